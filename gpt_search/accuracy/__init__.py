@@ -1,0 +1,1 @@
+"""Losses, golden data and the gate: is an engine right?"""

@@ -1,0 +1,1 @@
+"""Curves, importance, figures, reports: reads studies, writes none."""

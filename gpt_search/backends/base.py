@@ -1,0 +1,139 @@
+"""The contract of a backend: a compiler whose build routes can be searched.
+
+A backend lives inside a worker process. It may crash or hang the process: that becomes the outcome
+of one route. What it must never do is answer wrongly.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpt_search.domain.knob import KnobDatabase
+from gpt_search.domain.route import Route
+from gpt_search.domain.workload import Array, Workload
+
+
+class BuildError(Exception):
+    """The compiler refused the route: its own message, in one or more lines."""
+
+
+class MemoryLimitError(Exception):
+    """An allocation failed under the worker's memory limit; becomes `Outcome.MEMORY`."""
+
+
+class Fingerprints(enum.Enum):
+    """What equal and different engine fingerprints mean."""
+
+    EXACT = (
+        "equal fingerprints mean the same program with the same run-time settings, different ones a different program"
+    )
+    MAY_MERGE = "different programs may get equal fingerprints"
+    MAY_SPLIT = "one program may get different fingerprints in two builds"
+    MAY_BOTH = "different programs may get equal fingerprints, and one program different ones"
+    NONE = "the backend gives no fingerprints"
+
+
+class Placement(enum.Enum):
+    """Where the reference engine lives while a candidate is timed against it."""
+
+    PAUSED_WORKER = "in a second worker process; the idle one of the two is stopped (SIGSTOP) while the other is timed"
+    SAME_WORKER = "in the candidate's worker process, both engines loaded"
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a backend can do.
+
+    fingerprint: what equal fingerprints mean. build_uses_device: True when building disturbs timing
+    on the same device (TensorRT times tactics there). placement: where the reference lives.
+    metrics: what can be timed, of "latency" and "throughput".
+    """
+
+    fingerprint: Fingerprints
+    build_uses_device: bool
+    placement: Placement
+    metrics: tuple[str, ...] = ("latency",)
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """What the user fixed for every build of a study; part of the record's key.
+
+    values: backend-specific, JSON-like.
+    """
+
+    values: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TimingRequest:
+    """One round of timing.
+
+    inputs: by input name, the tensors to run on. seconds: keep calling for at least that long.
+    min_calls, max_calls: bounds on the number of calls. warmup_calls: untimed calls first.
+    """
+
+    inputs: Mapping[str, Array]
+    seconds: float = 0.010
+    min_calls: int = 1
+    max_calls: int = 100_000
+    warmup_calls: int = 0
+
+
+@dataclass(frozen=True)
+class TimingResult:
+    """One round's samples: float64 (calls,), ms, in call order, none dropped; and how they were launched."""
+
+    samples_ms: NDArray[np.float64]
+    launch: str = "call"
+
+
+class Engine(Protocol):
+    """A built engine, ready to run. Use it from one thread."""
+
+    fingerprint: str | None
+    memory_bytes: int | None
+
+    def infer(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """The outputs, by name, for one set of inputs."""
+        ...
+
+    def time(self, request: TimingRequest) -> TimingResult:
+        """Times calls back to back, in ms."""
+        ...
+
+    def save(self) -> bytes:
+        """The engine as bytes for `Backend.load`."""
+        ...
+
+    def close(self) -> None:
+        """Frees the engine."""
+        ...
+
+
+class Backend(Protocol):
+    """A compiler with knobs."""
+
+    capabilities: Capabilities
+
+    def knob_database(self) -> KnobDatabase:
+        """All knobs of the installed compiler version."""
+        ...
+
+    def environment(self) -> dict[str, str]:
+        """Versions, device, driver: what must be equal for records to be comparable."""
+        ...
+
+    def build(self, workload: Workload, route: Route, options: BuildOptions) -> Engine:
+        """Builds the route. Raises BuildError with the compiler's message."""
+        ...
+
+    def load(self, data: bytes, workload: Workload) -> Engine:
+        """The engine that `Engine.save` wrote. Raises BuildError when it cannot be read."""
+        ...

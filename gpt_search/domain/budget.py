@@ -1,0 +1,38 @@
+"""The budget of a study: in trials, builds or seconds, whichever is spent first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpt_search.domain.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Limits of a study; None means no limit. The reference (trial 0) is not charged.
+
+    trials: proposals started. builds: engines built, build-only probes included.
+    seconds: the study's clock (wall time live, recorded cost in simulation); a trial that has
+        started when the time is up is finished.
+    """
+
+    trials: int | None = None
+    builds: int | None = None
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        """Raises InputError for a negative limit."""
+        for name in ("trials", "builds", "seconds"):
+            value = getattr(self, name)
+            if value is not None and not value >= 0:
+                raise InputError(f"the budget in {name} is {value}; it must be 0 or more")
+
+    def spent(self, trials: int, builds: int, seconds: float) -> str | None:
+        """The name of the limit that is reached, or None while there is budget left."""
+        if self.trials is not None and trials >= self.trials:
+            return "trials"
+        if self.builds is not None and builds >= self.builds:
+            return "builds"
+        if self.seconds is not None and seconds >= self.seconds:
+            return "seconds"
+        return None

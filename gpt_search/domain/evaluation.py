@@ -1,0 +1,141 @@
+"""An evaluation: everything learned about one route, with raw samples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from gpt_search.domain.outcome import Observation, Outcome, Phase
+
+
+@dataclass(frozen=True)
+class Round:
+    """One paired round: the candidate and the reference, timed back to back in one window.
+
+    candidate_ms, reference_ms: raw samples in ms, in call order, none dropped. started_s: seconds
+    since the study's session began. reference_first: which side ran first. device: clocks,
+    temperature and the like, where the backend reads them.
+    """
+
+    candidate_ms: tuple[float, ...]
+    reference_ms: tuple[float, ...]
+    started_s: float = 0.0
+    reference_first: bool = False
+    device: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Everything learned about one route.
+
+    losses: golden pair number -> output name -> loss name -> loss (NaN and infinity possible).
+    violation: largest (loss - tolerance), infinity where no loss can be given, None where not measured.
+    log_ratio, log_ratio_error: median over rounds of log(candidate / reference), and its standard error.
+    timed_as: trial number whose samples stand for this route, because the engines are the same.
+    cost_s: seconds by phase ("start", "build", "gate", "time"). message: why it failed, one or more lines.
+    """
+
+    outcome: Outcome
+    until: Phase
+    losses: tuple[Mapping[str, Mapping[str, float]], ...] = ()
+    violation: float | None = None
+    latency_ms: float | None = None
+    error_ms: float | None = None
+    log_ratio: float | None = None
+    log_ratio_error: float | None = None
+    rounds: tuple[Round, ...] = ()
+    fingerprint: str | None = None
+    memory_bytes: int | None = None
+    timed_as: int | None = None
+    raced: bool = False
+    cost_s: Mapping[str, float] = field(default_factory=dict)
+    message: str | None = None
+
+    def observation(self) -> Observation:
+        """What a strategy may see of it."""
+        return Observation(
+            self.outcome, self.latency_ms, self.violation, self.fingerprint, dict(self.cost_s), self.error_ms
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON form without NaN or infinity (they become text); `from_json` gives back an equal evaluation."""
+        return {
+            "outcome": self.outcome.name,
+            "until": self.until.name,
+            "losses": [{o: {k: _number(v) for k, v in by.items()} for o, by in pair.items()} for pair in self.losses],
+            "violation": _number(self.violation),
+            "latency_ms": _number(self.latency_ms),
+            "error_ms": _number(self.error_ms),
+            "log_ratio": _number(self.log_ratio),
+            "log_ratio_error": _number(self.log_ratio_error),
+            "fingerprint": self.fingerprint,
+            "memory_bytes": self.memory_bytes,
+            "timed_as": self.timed_as,
+            "raced": self.raced,
+            "cost_s": dict(self.cost_s),
+            "message": self.message,
+            "rounds": [
+                {
+                    "candidate_ms": list(r.candidate_ms),
+                    "reference_ms": list(r.reference_ms),
+                    "started_s": r.started_s,
+                    "reference_first": r.reference_first,
+                    **({"device": dict(r.device)} if r.device else {}),
+                }
+                for r in self.rounds
+            ],
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Evaluation:
+        """The evaluation that `to_json` described. Raises KeyError, TypeError or ValueError for another form."""
+        return cls(
+            outcome=Outcome[data["outcome"]],
+            until=Phase[data["until"]],
+            losses=tuple(
+                {o: {k: _float(v) for k, v in by.items()} for o, by in pair.items()} for pair in data["losses"]
+            ),
+            violation=_float_or_none(data["violation"]),
+            latency_ms=_float_or_none(data["latency_ms"]),
+            error_ms=_float_or_none(data["error_ms"]),
+            log_ratio=_float_or_none(data["log_ratio"]),
+            log_ratio_error=_float_or_none(data["log_ratio_error"]),
+            fingerprint=data["fingerprint"],
+            memory_bytes=data["memory_bytes"],
+            timed_as=data["timed_as"],
+            raced=bool(data["raced"]),
+            cost_s={str(k): float(v) for k, v in data["cost_s"].items()},
+            message=data["message"],
+            rounds=tuple(
+                Round(
+                    tuple(map(float, r["candidate_ms"])),
+                    tuple(map(float, r["reference_ms"])),
+                    float(r["started_s"]),
+                    bool(r["reference_first"]),
+                    dict(r.get("device", {})),
+                )
+                for r in data["rounds"]
+            ),
+        )
+
+    def with_cost(self, **seconds: float) -> Evaluation:
+        """The same evaluation with seconds added to phases of its cost."""
+        cost = dict(self.cost_s)
+        for phase, value in seconds.items():
+            cost[phase] = cost.get(phase, 0.0) + value
+        return replace(self, cost_s=cost)
+
+
+def _number(value: float | None) -> float | str | None:
+    """Text for what JSON has no number for: "nan", "inf", "-inf"."""
+    return value if value is None or math.isfinite(value) else str(value)
+
+
+def _float(value: float | str) -> float:
+    return float(value)
+
+
+def _float_or_none(value: float | str | None) -> float | None:
+    return None if value is None else float(value)

@@ -1,0 +1,1 @@
+"""Statistics of timing: sampling, pairing, intervals, racing. No processes here."""

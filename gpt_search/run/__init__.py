@@ -1,0 +1,1 @@
+"""Joins search, store and execution: tune, resume, confirm."""

@@ -1,0 +1,1 @@
+"""Strategies, the loop that drives them, simulation, and planted landscapes."""

@@ -1,0 +1,158 @@
+"""The loop that every study runs, live or simulated: propose, evaluate, record, until the budget is spent."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from time import perf_counter
+from typing import NamedTuple
+
+import numpy as np
+
+from gpt_search.domain.budget import Budget
+from gpt_search.domain.errors import InputError, StrategyError
+from gpt_search.domain.history import History
+from gpt_search.domain.outcome import Observation, Phase
+from gpt_search.domain.space import Codes, SearchSpace
+from gpt_search.domain.streams import Streams
+from gpt_search.search.strategy import Proposal, Strategy
+
+
+class Trial(NamedTuple):
+    """One trial on its way: its number (0 is the reference), route, how far to go, seconds the proposal took."""
+
+    number: int
+    codes: Codes
+    until: Phase
+    proposal_s: float
+
+
+class End(enum.Enum):
+    """Why a study ended."""
+
+    TRIALS = "the budget of trials is spent"
+    BUILDS = "the budget of builds is spent"
+    SECONDS = "the budget of seconds is spent"
+    STRATEGY = "the strategy has nothing left to propose"
+    SPACE = "every route of the space was tried"
+    REFERENCE = "the reference route could not be measured"
+
+
+_BY_LIMIT = {"trials": End.TRIALS, "builds": End.BUILDS, "seconds": End.SECONDS}
+
+
+def run_loop(
+    space: SearchSpace,
+    strategy: Strategy,
+    history: History,
+    streams: Streams,
+    budget: Budget,
+    evaluate: Callable[[Trial], Observation],
+    *,
+    on_start: Callable[[Trial], None] | None = None,
+    on_finish: Callable[[Trial, Observation], None] | None = None,
+    clock: Callable[[], float] | None = None,
+    builders: int = 1,
+    adopted: Iterable[Trial] = (),
+) -> End:
+    """Runs a study until it ends, and returns why.
+
+    history: empty, or what an earlier run left; it is continued. adopted: trials that an earlier
+    run started and did not finish; they are evaluated first, under their own numbers.
+    evaluate: called from up to `builders` threads. on_start, on_finish: called from the calling
+    thread, in order, before and after the history learns of it. clock: seconds charged so far;
+    by default the recorded cost of the finished trials.
+
+    Raises StrategyError when a proposal is not a route of the space or is pending, and whatever
+    `evaluate`, `on_start` or `on_finish` raise. KeyboardInterrupt passes through; the trials that
+    were running stay pending.
+    """
+    seconds = clock if clock is not None else lambda: history.total_cost_s
+    waiting = list(adopted)
+    ended: End | None = None
+
+    def next_trial() -> Trial | None:
+        """The next trial to start; None when there is none now (`ended` tells why)."""
+        nonlocal ended
+        if waiting:
+            return waiting.pop(0)
+        number = history.next_trial
+        if number == 0:
+            return Trial(0, space.default, Phase.TIME, 0.0)
+        if len(history) == 0:
+            return None  # nothing is proposed before the reference has finished
+        if np.isnan(history.value[0]):
+            ended = End.REFERENCE
+            return None
+        limit = budget.spent(number - 1, history.builds + history.n_pending, seconds())
+        if limit is not None:
+            ended = _BY_LIMIT[limit]
+            return None
+        if history.settled >= space.size:
+            ended = End.SPACE
+            return None
+        began = perf_counter()
+        proposal = strategy.propose(space, history, streams)
+        took = perf_counter() - began
+        if proposal is None:
+            ended = End.STRATEGY
+            return None
+        codes = _checked(proposal, space, history, strategy)
+        return Trial(number, codes, proposal.until, took)
+
+    def start(trial: Trial) -> None:
+        if on_start is not None:
+            on_start(trial)
+        if not history.has_pending(trial.number):
+            history.start(trial.number, trial.codes, trial.until)
+
+    def finish(trial: Trial, observation: Observation) -> None:
+        if on_finish is not None:
+            on_finish(trial, observation)
+        history.finish(trial.number, observation)
+
+    for trial in waiting:
+        history.start(trial.number, trial.codes, trial.until)
+    if builders <= 1:
+        while (trial_now := next_trial()) is not None:
+            start(trial_now)
+            finish(trial_now, evaluate(trial_now))
+        assert ended is not None
+        return ended
+
+    with ThreadPoolExecutor(builders, thread_name_prefix="builder") as pool:
+        running: dict[Future[Observation], Trial] = {}
+        try:
+            while True:
+                ended = None
+                while len(running) < builders and (trial_next := next_trial()) is not None:
+                    start(trial_next)
+                    running[pool.submit(evaluate, trial_next)] = trial_next
+                if not running:
+                    assert ended is not None
+                    return ended
+                done, _ = wait(running, return_when=FIRST_COMPLETED)
+                for future in sorted(done, key=lambda f: running[f].number):
+                    finish(running[future], future.result())
+                    del running[future]
+        except BaseException:
+            for future in running:
+                future.cancel()
+            raise
+
+
+def _checked(proposal: Proposal, space: SearchSpace, history: History, strategy: Strategy) -> Codes:
+    who = type(strategy).__name__
+    if not isinstance(proposal, Proposal):  # a third party's strategy may be untyped
+        raise StrategyError(f"strategy {who} proposed {type(proposal).__name__}, expected a Proposal or None")
+    codes = proposal.codes
+    if not space.holds(codes):
+        try:
+            codes = space.check(codes)
+        except InputError as error:
+            raise StrategyError(f"strategy {who}: {error}") from None
+    if history.is_pending(codes):
+        raise StrategyError(f"strategy {who} proposed a route that is pending; skip routes that history.contains()")
+    # The strategy may go on writing into its array: the history keeps its own.
+    return codes.copy()

@@ -1,0 +1,1 @@
+"""Models to tune, one file per family."""
