@@ -1,0 +1,62 @@
+"""Tensor element types as this package tells them apart, the small float types of ml_dtypes included."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+import numpy as np
+
+from gpt_search.domain.errors import InputError
+
+
+class Kind(enum.Enum):
+    """How values of an element type are compared."""
+
+    FLOAT = "by their distance"
+    COMPLEX = "by the distance of real and imaginary parts"
+    EXACT = "integers and booleans: equal or not"
+    TEXT = "strings: equal or not"
+
+
+def kind_of(dtype: np.dtype[Any]) -> Kind:
+    """How values of this type are compared. Raises TypeError for a type that no tensor has (dates, records)."""
+    match dtype.kind:
+        case "f":
+            return Kind.FLOAT
+        case "c":
+            return Kind.COMPLEX
+        case "i" | "u" | "b":
+            return Kind.EXACT
+        case "U" | "S" | "O" | "T":
+            return Kind.TEXT
+    # bfloat16, float8_*, float4_*, int4, uint4, int2, uint2: numpy shows them as void, their name tells.
+    if dtype.kind == "V" and dtype.fields is None:
+        if dtype.name.startswith(("bfloat", "float")):
+            return Kind.FLOAT
+        if dtype.name.startswith(("int", "uint")):
+            return Kind.EXACT
+    raise TypeError(f"a tensor cannot hold elements of type {dtype}")
+
+
+def type_name(dtype: np.dtype[Any]) -> str:
+    """One name per type, the same for every byte order and string length: "float32", "bfloat16", "string"."""
+    return "string" if kind_of(dtype) is Kind.TEXT else dtype.name
+
+
+def dtype_named(name: Any) -> np.dtype[Any]:
+    """The numpy type of a name such as "float32", "bfloat16" or "string", or of a numpy type itself.
+
+    Raises InputError for an unknown name.
+    """
+    if isinstance(name, str):
+        if name in ("string", "str", "object"):
+            return np.dtype(object)
+        if name == "bfloat16" or name.startswith(("float8", "float4", "float6", "int4", "uint4", "int2", "uint2")):
+            import ml_dtypes
+
+            name = getattr(ml_dtypes, name, name)
+    try:
+        return np.dtype(name)
+    except TypeError:
+        raise InputError(f"{name!r} is not an element type; examples are float32, float16, bfloat16, int64") from None
