@@ -16,5 +16,5 @@ def digest_of(value: Any) -> str:
 
 def digest_of_file(path: str | Path) -> str:
     """SHA-256 (hex) of a file's bytes. Raises OSError when it cannot be read."""
-    with open(path, "rb") as file:
+    with Path(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
