@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import shlex
+import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -177,14 +179,10 @@ def reference_misses(losses: Sequence[PairLosses], tolerances: Tolerances) -> st
 
 
 def suggested_tolerance(loss: float) -> float:
-    """A tolerance with two significant digits that lies at least half above a positive, finite loss."""
-    wanted = loss * 1.5
-    step = 10.0 ** (math.floor(math.log10(wanted)) - 1)
-    return float(f"{math.ceil(wanted / step) * step:.2g}")
+    """A tolerance of two digits about half above a positive, finite loss."""
+    return min(float(f"{1.5 * loss:.1e}"), sys.float_info.max)
 
 
 def _quoted(name: str) -> str:
     """A name as it can be typed in a shell."""
-    import shlex
-
     return shlex.quote(name)

@@ -9,6 +9,9 @@ import numpy as np
 
 from gpt_search.domain.errors import InputError
 
+# Element types that numpy itself does not know; ml_dtypes, which onnx depends on, does.
+_SMALL = ("bfloat16", "float8", "float6", "float4", "int4", "uint4", "int2", "uint2", "int1", "uint1")
+
 
 class Kind(enum.Enum):
     """How values of an element type are compared."""
@@ -50,13 +53,17 @@ def dtype_named(name: Any) -> np.dtype[Any]:
     Raises InputError for an unknown name.
     """
     if isinstance(name, str):
-        if name in ("string", "str", "object"):
+        if name in ("string", "str"):
             return np.dtype(object)
-        if name == "bfloat16" or name.startswith(("float8", "float4", "float6", "int4", "uint4", "int2", "uint2")):
+        if name.startswith(_SMALL):
             import ml_dtypes
 
             name = getattr(ml_dtypes, name, name)
     try:
-        return np.dtype(name)
+        dtype: np.dtype[Any] = np.dtype(name)
+        kind_of(dtype)
     except TypeError:
-        raise InputError(f"{name!r} is not an element type; examples are float32, float16, bfloat16, int64") from None
+        raise InputError(
+            f"{name!r} is not an element type of tensors; examples are float32, float16, bfloat16, int64, bool, string"
+        ) from None
+    return dtype
