@@ -13,6 +13,7 @@ from gpt_search.domain.outcome import Observation, Outcome, Phase
 from gpt_search.domain.space import Codes, SearchSpace
 
 _NAN = math.nan
+_BLANKS = {"value": _NAN, "error": _NAN, "violation": _NAN, "fingerprint": -1}
 
 
 class History:
@@ -36,21 +37,21 @@ class History:
         self._capacity = 64
         self._codes = np.empty((self._capacity, len(space)), np.int16)
         self._columns: dict[str, NDArray[Any]] = {
-            "value": np.empty(self._capacity),
-            "error": np.empty(self._capacity),
-            "violation": np.empty(self._capacity),
-            "outcome": np.empty(self._capacity, np.int8),
-            "until": np.empty(self._capacity, np.int8),
-            "fingerprint": np.empty(self._capacity, np.int32),
-            "trial": np.empty(self._capacity, np.int32),
-            "route": np.empty(self._capacity, np.int32),
+            "value": np.full(self._capacity, _NAN),
+            "error": np.full(self._capacity, _NAN),
+            "violation": np.full(self._capacity, _NAN),
+            "outcome": np.zeros(self._capacity, np.int8),
+            "until": np.zeros(self._capacity, np.int8),
+            "fingerprint": np.full(self._capacity, -1, np.int32),
+            "trial": np.zeros(self._capacity, np.int32),
+            "route": np.zeros(self._capacity, np.int32),
         }
         self._bind()
         self._cost: dict[str, NDArray[np.float64]] = {}
         self._rows: dict[bytes, int | list[int]] = {}
         self._settled: set[bytes] = set()
         self._fingerprints: dict[str, int] = {}
-        self._pending: dict[int, tuple[Codes, Phase]] = {}
+        self._pending: dict[int, tuple[Codes, Phase, bytes]] = {}
         self._pending_keys: dict[bytes, int] = {}
         self.total_cost_s = 0.0
         self.builds = 0
@@ -153,7 +154,7 @@ class History:
         """int16 (p, d): trials that are started and not finished, in trial order."""
         if not self._pending:
             return np.empty((0, len(self.space)), np.int16)
-        return np.stack([codes for _, (codes, _) in sorted(self._pending.items())])
+        return np.stack([self._pending[trial][0] for trial in sorted(self._pending)])
 
     @property
     def pending_trials(self) -> tuple[int, ...]:
@@ -193,33 +194,32 @@ class History:
         """Marks a trial as pending. Raises ValueError when the number is in use."""
         if trial in self._pending:
             raise ValueError(f"trial {trial} is already pending")
-        self._pending[trial] = (codes, until)
         key = codes.tobytes()
+        self._pending[trial] = (codes, until, key)
         self._pending_keys[key] = self._pending_keys.get(key, 0) + 1
 
     def finish(self, trial: int, observation: Observation) -> int:
         """Moves a pending trial to the finished rows and returns its row. Raises KeyError when it is not pending."""
-        codes, until = self._pending.pop(trial)
-        key = codes.tobytes()
-        left = self._pending_keys[key] - 1
+        codes, until, key = self._pending.pop(trial)
+        left = self._pending_keys.pop(key) - 1
         if left:
             self._pending_keys[key] = left
-        else:
-            del self._pending_keys[key]
         n = self._n
         if n == self._capacity:
             self._grow()
         outcome, latency, violation, fingerprint, cost_s, error = observation
         self._codes[n] = codes
-        self._value[n] = _NAN if latency is None else latency
-        self._error[n] = _NAN if error is None else error
-        self._violation[n] = _NAN if violation is None else violation
         self._outcome[n] = outcome
         self._until[n] = until
         self._trial[n] = trial
-        if fingerprint is None:
-            self._fingerprint[n] = -1
-        else:
+        # Columns are blank (NaN, -1) until written: most trials fill few of them.
+        if latency is not None:
+            self._value[n] = latency
+        if error is not None:
+            self._error[n] = error
+        if violation is not None:
+            self._violation[n] = violation
+        if fingerprint is not None:
             self._fingerprint[n] = self._fingerprints.setdefault(fingerprint, len(self._fingerprints))
         for phase, seconds in cost_s.items():
             column = self._cost.get(phase)
@@ -259,9 +259,9 @@ class History:
         codes = np.empty((self._capacity, len(self.space)), np.int16)
         codes[:n] = self._codes
         self._codes = codes
-        for table in (self._columns, self._cost):
+        for table, blanks in ((self._columns, _BLANKS), (self._cost, {})):
             for name, old in table.items():
-                new = np.zeros(self._capacity, old.dtype)
+                new = np.full(self._capacity, blanks.get(name, 0), old.dtype)
                 new[:n] = old
                 table[name] = new
         self._bind()

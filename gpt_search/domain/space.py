@@ -19,6 +19,7 @@ from gpt_search.domain.errors import InputError
 from gpt_search.domain.route import Route
 
 Codes = NDArray[np.int16]
+_INT16 = np.dtype(np.int16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +209,7 @@ class SearchSpace:
 
     def holds(self, codes: object) -> bool:
         """True when `codes` is an int16 (d,) array with every code in range: the cheap form of `check`."""
-        if not isinstance(codes, np.ndarray) or codes.dtype != np.int16 or codes.shape != self.default.shape:
+        if not isinstance(codes, np.ndarray) or codes.dtype != _INT16 or codes.shape != self.default.shape:
             return False
         # As unsigned numbers negative codes are large too; looking for a zero byte is 3 x faster than all().
         return b"\0" not in np.less(codes.view(np.uint16), self._limits).tobytes()

@@ -71,20 +71,23 @@ def run_loop(
     seconds = clock if clock is not None else lambda: history.total_cost_s
     waiting = list(adopted)
     ended: End | None = None
+    measured = False  # whether the reference has a value; looked up once
 
     def next_trial() -> Trial | None:
         """The next trial to start; None when there is none now (`ended` tells why)."""
-        nonlocal ended
+        nonlocal ended, measured
         if waiting:
             return waiting.pop(0)
         number = history.next_trial
         if number == 0:
             return Trial(0, space.default, Phase.TIME, 0.0)
-        if len(history) == 0:
-            return None  # nothing is proposed before the reference has finished
-        if np.isnan(history.value[0]):
-            ended = End.REFERENCE
-            return None
+        if not measured:
+            if len(history) == 0:
+                return None  # nothing is proposed before the reference has finished
+            if np.isnan(history.value[0]):
+                ended = End.REFERENCE
+                return None
+            measured = True
         limit = budget.spent(number - 1, history.builds + history.n_pending, seconds())
         if limit is not None:
             ended = _BY_LIMIT[limit]
@@ -152,7 +155,7 @@ def _checked(proposal: Proposal, space: SearchSpace, history: History, strategy:
             codes = space.check(codes)
         except InputError as error:
             raise StrategyError(f"strategy {who}: {error}") from None
-    if history.is_pending(codes):
+    if history.n_pending and history.is_pending(codes):
         raise StrategyError(f"strategy {who} proposed a route that is pending; skip routes that history.contains()")
     # The strategy may go on writing into its array: the history keeps its own.
     return codes.copy()
