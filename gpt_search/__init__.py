@@ -19,6 +19,7 @@ _HOME = {
     "Knob": "domain.knob",
     "KnobDatabase": "domain.knob",
     "Observation": "domain.outcome",
+    "OptunaStrategy": "search.optuna_adapter",
     "Outcome": "domain.outcome",
     "Phase": "domain.outcome",
     "Proposal": "search.strategy",
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from gpt_search.domain.workload import Workload as Workload
     from gpt_search.search.discovery import load_strategy as load_strategy
     from gpt_search.search.landscapes import planted as planted
+    from gpt_search.search.optuna_adapter import OptunaStrategy as OptunaStrategy
     from gpt_search.search.optuna_adapter import as_sampler as as_sampler
     from gpt_search.search.simulate import SimulationResult as SimulationResult
     from gpt_search.search.simulate import simulate as simulate
