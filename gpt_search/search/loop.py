@@ -52,6 +52,7 @@ def run_loop(
     *,
     on_start: Callable[[Trial], None] | None = None,
     on_finish: Callable[[Trial, Observation], None] | None = None,
+    on_learnt: Callable[[Trial, Observation], None] | None = None,
     clock: Callable[[], float] | None = None,
     builders: int = 1,
     adopted: Iterable[Trial] = (),
@@ -60,13 +61,14 @@ def run_loop(
 
     history: empty, or what an earlier run left; it is continued. adopted: trials that an earlier
     run started and did not finish; they are evaluated first, under their own numbers.
-    evaluate: called from up to `builders` threads. on_start, on_finish: called from the calling
-    thread, in order, before and after the history learns of it. clock: seconds charged so far;
-    by default the recorded cost of the finished trials.
+    evaluate: called from up to `builders` threads. on_start: called before the history learns that a
+    trial is pending; on_finish and on_learnt: before and after it learns the result; all three from
+    the calling thread, in order. clock: seconds charged so far; by default the recorded cost of the
+    finished trials.
 
     Raises StrategyError when a proposal is not a route of the space or is pending, and whatever
-    `evaluate`, `on_start` or `on_finish` raise. KeyboardInterrupt passes through; the trials that
-    were running stay pending.
+    `evaluate` or the callbacks raise. KeyboardInterrupt passes through at once, without waiting for
+    running evaluations; their trials stay pending, and it is the caller's to stop them.
     """
     seconds = clock if clock is not None else lambda: history.total_cost_s
     waiting = list(adopted)
@@ -114,6 +116,8 @@ def run_loop(
         if on_finish is not None:
             on_finish(trial, observation)
         history.finish(trial.number, observation)
+        if on_learnt is not None:
+            on_learnt(trial, observation)
 
     for trial in waiting:
         history.start(trial.number, trial.codes, trial.until)
@@ -124,25 +128,22 @@ def run_loop(
         assert ended is not None
         return ended
 
-    with ThreadPoolExecutor(builders, thread_name_prefix="builder") as pool:
-        running: dict[Future[Observation], Trial] = {}
-        try:
-            while True:
-                ended = None
-                while len(running) < builders and (trial_next := next_trial()) is not None:
-                    start(trial_next)
-                    running[pool.submit(evaluate, trial_next)] = trial_next
-                if not running:
-                    assert ended is not None
-                    return ended
-                done, _ = wait(running, return_when=FIRST_COMPLETED)
-                for future in sorted(done, key=lambda f: running[f].number):
-                    finish(running[future], future.result())
-                    del running[future]
-        except BaseException:
-            for future in running:
-                future.cancel()
-            raise
+    pool = ThreadPoolExecutor(builders, thread_name_prefix="builder")
+    running: dict[Future[Observation], Trial] = {}
+    try:
+        while True:
+            ended = None
+            while len(running) < builders and (trial_next := next_trial()) is not None:
+                start(trial_next)
+                running[pool.submit(evaluate, trial_next)] = trial_next
+            if not running:
+                assert ended is not None
+                return ended
+            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            for future in sorted(done, key=lambda f: running[f].number):
+                finish(running.pop(future), future.result())
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _checked(proposal: Proposal, space: SearchSpace, history: History, strategy: Strategy) -> Codes:
