@@ -1,0 +1,178 @@
+"""What the commands share: `--json`, output that fits the terminal, and where knobs come from.
+
+Imports click only; everything heavier is imported by the function that needs it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from gpt_search.domain.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from gpt_search.domain.knob import KnobDatabase
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+DEFAULT_BACKEND = "onnxruntime"
+UNLIMITED_WIDTH = 100_000
+"""The width of what is not read on a terminal: lines are never cut or folded there."""
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+"""The option every command has; the function gets `as_json`."""
+
+
+def knob_source_options(function: _F) -> _F:
+    """Adds `--backend` and `--database` to a command: where the knobs come from (see `knob_database`)."""
+    function = click.option(
+        "--database",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="Knob database (JSON, as TensorRT writes it) instead of a backend's.",
+    )(function)
+    return click.option(
+        "--backend", metavar="NAME", help=f"Compiler whose knobs to use.  [default: {DEFAULT_BACKEND}]"
+    )(function)
+
+
+def knob_database(backend: str | None, database: Path | None) -> KnobDatabase:
+    """The knob database of a file or of a backend; of the default backend where neither is given.
+
+    Raises InputError: both given, unreadable file, unknown backend, or one not usable on this machine.
+    """
+    from gpt_search.domain.knob import KnobDatabase
+
+    if database is not None:
+        if backend is not None:
+            raise InputError("--database and --backend are both given; the knobs come from one of them")
+        try:
+            text = database.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+            raise InputError(f"cannot read the knob database {str(database)!r}: {reason}") from None
+        try:
+            return KnobDatabase.from_json(text)
+        except InputError as error:
+            raise InputError(f"{database}: {error}") from None
+    from gpt_search.backends.registry import load_backend
+
+    return load_backend(backend or DEFAULT_BACKEND).knob_database()
+
+
+# -- output ----------------------------------------------------------------------------------
+def jsonable(value: Any) -> Any:
+    """`value` in JSON's types: NaN and infinity as text ("nan", "inf"), paths and other objects as text."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, Mapping):
+        return {str(k): jsonable(v) for k, v in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [jsonable(v) for v in (sorted(value) if isinstance(value, set | frozenset) else value)]
+    to_list = getattr(value, "tolist", None)  # numpy scalars and arrays
+    return jsonable(to_list()) if callable(to_list) else str(value)
+
+
+def print_json(value: Any) -> None:
+    """Prints one JSON value, indented, in valid JSON (see `jsonable`)."""
+    click.echo(json.dumps(jsonable(value), indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def output_width() -> int:
+    """Columns to fit into: the terminal's, or `COLUMNS`; without either, lines are left whole.
+
+    A reader that is not a terminal is a file, a pager or grep: one row is one line for them.
+    """
+    if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit():
+        return max(40, shutil.get_terminal_size((80, 24)).columns)
+    return UNLIMITED_WIDTH
+
+
+def text_width() -> int:
+    """Columns for running text: the terminal's, at most 100; 80 where there is none."""
+    return min(output_width(), 100) if output_width() < UNLIMITED_WIDTH else 80
+
+
+def console(*, err: bool = False) -> Console:
+    """A rich console for text as it is: no markup, no emoji (`kgen:codegen:x` is a knob), no highlighting.
+
+    Colours only on a terminal, never with NO_COLOR.
+    """
+    from rich.console import Console
+
+    width = output_width()
+    return Console(
+        stderr=err, width=width, markup=False, emoji=False, highlight=False, soft_wrap=width == UNLIMITED_WIDTH
+    )
+
+
+def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[int] = ()) -> None:
+    """Prints a table without a frame; too wide for the terminal, cells fold, nothing is cut off.
+
+    headers: column titles. rows: cells as text. right: numbers of the columns to be aligned right.
+    """
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    width = output_width()
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for i, header in enumerate(headers):
+        table.add_column(header, overflow="fold", justify="right" if i in right else "left")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    # Rich pads every cell to its column; the blanks at the ends of lines are taken off again.
+    out = Console(
+        width=width, markup=False, emoji=False, highlight=False, force_terminal=sys.stdout.isatty(), color_system="auto"
+    )
+    with out.capture() as captured:
+        out.print(table)
+    for line in captured.get().splitlines():
+        click.echo(line.rstrip())
+
+
+def print_wrapped(text: str, *, indent: str = "", first: str | None = None, width: int | None = None) -> None:
+    """Prints a paragraph wrapped at `width`; words longer than a line stay whole.
+
+    indent: before every line. first: before the first line instead, when given. width: columns, by
+    default `text_width()`; `output_width()` is for what a program may read.
+    """
+    import textwrap
+
+    click.echo(
+        textwrap.fill(
+            text,
+            text_width() if width is None else width,
+            initial_indent=indent if first is None else first,
+            subsequent_indent=indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    )
+
+
+def approximate_count(count: int) -> str:
+    """A count to read: "1,024", "2^195", "about 2^204.3".
+
+    Exact up to 15 digits; beyond, the power of two, "about" and with one decimal unless it is one.
+    """
+    if count < 10**15:
+        return f"{count:,}"
+    return f"about 2^{log2_of(count):.1f}" if count & (count - 1) else f"2^{count.bit_length() - 1}"
+
+
+def log2_of(count: int) -> float:
+    """log2 of a positive whole number of any size, right to 1e-9 also where no float holds the number."""
+    shift = max(0, count.bit_length() - 900)
+    return math.log2(count >> shift) + shift

@@ -1,0 +1,136 @@
+"""How the command line ends: one clear line instead of a traceback, and an exit code that can be relied on.
+
+0: done. 1: something unexpected. 2: bad input. 130: stopped by Ctrl-C. 141: whoever read the output left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NoReturn
+
+import click
+
+from gpt_search.domain.errors import InputError, StrategyError
+
+BAD_INPUT = 2
+UNEXPECTED = 1
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+
+
+class ReaderLeft(Exception):
+    """Whoever read the standard output closed it: nothing to complain about, as with `| head`."""
+
+
+@contextlib.contextmanager
+def reader_may_leave() -> Iterator[None]:
+    """Raises ReaderLeft for a broken pipe: click would turn that into an exit with code 1 of its own."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise ReaderLeft from None
+
+
+TRACEBACK_VARIABLE = "GPT_SEARCH_TRACEBACK"
+
+
+def run_guarded(run: Callable[[], Any], args: Sequence[str] | None = None) -> NoReturn:
+    """Calls `run` (click's `main` outside standalone mode) and exits with the code that fits.
+
+    args: the command line, by default that of the process: with `--json` in it an error is printed
+    as `{"error": "..."}` on standard output, without it as `error: ...` on standard error.
+    """
+    given = list(sys.argv[1:] if args is None else args)
+    try:
+        with reader_may_leave():
+            code = _guarded(run, "--json" in given)
+    except ReaderLeft:
+        _forget_output()
+        code = BROKEN_PIPE
+    sys.exit(code)
+
+
+def _guarded(run: Callable[[], Any], as_json: bool) -> int:
+    try:
+        result = run()
+        # Not at exit: an error while flushing there would be a traceback of the interpreter's.
+        sys.stdout.flush()
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    except click.Abort as stop:
+        if isinstance(stop.__cause__, EOFError):
+            return _report("the input ended before the answer", as_json, BAD_INPUT)
+        return _report("interrupted", as_json, INTERRUPTED)
+    except KeyboardInterrupt:
+        return _report("interrupted", as_json, INTERRUPTED)
+    except click.UsageError as error:
+        return _report(_usage(error), as_json, BAD_INPUT)
+    except click.ClickException as error:
+        return _report(error.format_message(), as_json, BAD_INPUT)
+    except InputError as error:
+        _traceback_if_wanted()
+        return _report(str(error), as_json, BAD_INPUT)
+    except StrategyError as error:
+        _traceback_if_wanted()
+        return _report(str(error), as_json, UNEXPECTED)
+    except (ReaderLeft, BrokenPipeError):
+        raise
+    except OSError as error:
+        _traceback_if_wanted()
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            where = f" ({error.filename})" if error.filename else ""
+            return _report(f"the disk is full{where}; free some space and run the command again", as_json, BAD_INPUT)
+        return _unexpected(error, as_json)
+    except Exception as error:
+        _traceback_if_wanted()
+        return _unexpected(error, as_json)
+    # Outside standalone mode click hands back the code of `ctx.exit(code)`, or what the command returned.
+    return result if isinstance(result, int) and not isinstance(result, bool) else 0
+
+
+def _usage(error: click.UsageError) -> str:
+    """click's message in one line, with the nearest option and where to read more."""
+    message = error.format_message()
+    if isinstance(error, click.NoSuchOption) and error.ctx is not None:
+        from gpt_search.domain.errors import did_you_mean
+
+        names = [o for p in error.ctx.command.get_params(error.ctx) for o in p.opts if o.startswith("--")]
+        message = f"there is no option {error.option_name!r}{did_you_mean(error.option_name, names)}"
+    message = " ".join(message.split()).rstrip(".")
+    return f"{message} (see `{error.ctx.command_path} --help`)" if error.ctx is not None else message
+
+
+def _unexpected(error: BaseException, as_json: bool) -> int:
+    text = " ".join(str(error).split()) or "no message"
+    shown = f"{type(error).__name__}: {text}"
+    if not os.environ.get(TRACEBACK_VARIABLE):
+        shown += f" (unexpected; set {TRACEBACK_VARIABLE}=1 to see where)"
+    return _report(shown, as_json, UNEXPECTED)
+
+
+def _traceback_if_wanted() -> None:
+    if os.environ.get(TRACEBACK_VARIABLE):
+        import traceback
+
+        traceback.print_exc()
+
+
+def _report(message: str, as_json: bool, code: int) -> int:
+    if as_json:
+        import json
+
+        click.echo(json.dumps({"error": message}, ensure_ascii=False))
+    else:
+        click.echo(f"error: {message}", err=True)
+    return code
+
+
+def _forget_output() -> None:
+    """Points standard output at nothing, so that the interpreter's last flush finds no closed pipe."""
+    # Where standard output is not a file (under a test runner) nothing is left to flush.
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,39 @@
+import json
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from gpt_search import load_strategy
+from gpt_search.cli.main import cli
+
+FOLDER = Path(__file__).parents[2] / "strategies"
+
+
+def run(*args: str):
+    return CliRunner().invoke(cli, ["strategies", *args], prog_name="gpt-search")
+
+
+def test_every_file_is_listed_with_a_line_and_options_that_load():
+    listed = json.loads(run("--json").stdout)["strategies"]
+    assert {s["name"] for s in listed} >= {p.stem for p in FOLDER.glob("[!_]*.py")}
+    for entry in listed:
+        assert entry["summary"] and entry["problem"] is None
+        for option in entry["options"]:
+            if option["default"] is not None:
+                load_strategy(f"{entry['name']}:{option['name']}={option['default']}")
+
+
+def test_the_text_fits_in_80_columns_and_names_options_with_defaults():
+    output = run().stdout
+    assert max(map(len, output.splitlines())) <= 80
+    assert "margin: a number, default 0.0" in output
+
+
+def test_one_strategy_shows_its_source():
+    assert "source: trtexec's tuner" in run("mixed").stdout
+    assert json.loads(run("mixed", "--json").stdout)["name"] == "mixed"
+
+
+def test_an_unknown_strategy_is_answered_with_the_nearest():
+    result = run("mixd")
+    assert result.exit_code == 2 and "did you mean 'mixed'?" in result.stderr
