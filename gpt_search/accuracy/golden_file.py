@@ -57,7 +57,7 @@ def save_golden(path: str | Path, pairs: Sequence[GoldenPair], info: Mapping[str
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     try:
         with partial.open("wb") as file:
-            np.savez(file, **{INDEX: _bytes(text), **entries})
+            np.savez(file, **{INDEX: _bytes(text), **entries})  # type: ignore[arg-type]  # names never meet its own arguments
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
@@ -96,9 +96,10 @@ def decode(entries: Mapping[str, Array], where: str) -> tuple[list[GoldenPair], 
 def read_npz(path: str | Path) -> dict[str, Array]:
     """All entries of an .npz. Raises InputError when it cannot be read, or only by unpickling."""
     try:
-        with np.load(path, allow_pickle=False) as data:
-            if not isinstance(data, np.lib.npyio.NpzFile):
-                raise InputError(f"{path} is a single array (.npy); golden data are an .npz file")
+        data = np.load(path, allow_pickle=False)
+        if not isinstance(data, np.lib.npyio.NpzFile):
+            raise InputError(f"{path} is a single array (.npy); golden data are an .npz file")
+        with data:
             return {name: data[name] for name in data.files}
     except InputError:
         raise
@@ -136,7 +137,7 @@ def _encode(tensors: Mapping[str, Array], prefix: str, entries: dict[str, Array]
         key = f"{prefix}/{i}"
         # numpy's own types are stored as they are, so that other programs can read them; the others as bytes.
         plain = kind_of(array.dtype) is not Kind.TEXT and array.dtype.kind != "V"
-        entries[key] = array if plain else _raw(array)
+        entries[key] = _native(array) if plain else _raw(array)
         described.append({"name": name, "entry": key, "type": type_name(array.dtype), "shape": list(array.shape)})
     return described
 
@@ -166,8 +167,12 @@ def _raw(array: Array) -> NDArray[np.uint8]:
     """The values as bytes in C order and native byte order; strings as a JSON list."""
     if kind_of(array.dtype) is Kind.TEXT:
         return _bytes(json.dumps([_text(x) for x in array.reshape(-1).tolist()], ensure_ascii=True))
-    native = array.astype(array.dtype.newbyteorder("="), copy=False)
-    return np.ascontiguousarray(native).reshape(-1).view(np.uint8)
+    return np.ascontiguousarray(_native(array)).reshape(-1).view(np.uint8)
+
+
+def _native(array: Array) -> Array:
+    """The array in native byte order."""
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
 def _text(value: object) -> str:

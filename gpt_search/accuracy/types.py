@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import re
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,8 @@ import numpy as np
 from gpt_search.domain.errors import InputError
 
 # Element types that numpy itself does not know; ml_dtypes, which onnx depends on, does.
-_SMALL = ("bfloat16", "float8", "float6", "float4", "int4", "uint4", "int2", "uint2", "int1", "uint1")
+_SUB_BYTE = re.compile(r"u?int[124]|float[46]_\w+")
+_SMALL = re.compile(rf"bfloat16|float8_\w+|{_SUB_BYTE.pattern}")
 
 
 class Kind(enum.Enum):
@@ -47,6 +49,11 @@ def type_name(dtype: np.dtype[Any]) -> str:
     return "string" if kind_of(dtype) is Kind.TEXT else dtype.name
 
 
+def is_sub_byte(dtype: np.dtype[Any]) -> bool:
+    """True for int4 and its like, which numpy holds in a byte each and other programs pack."""
+    return _SUB_BYTE.fullmatch(dtype.name) is not None
+
+
 def dtype_named(name: Any) -> np.dtype[Any]:
     """The numpy type of a name such as "float32", "bfloat16" or "string", or of a numpy type itself.
 
@@ -55,11 +62,13 @@ def dtype_named(name: Any) -> np.dtype[Any]:
     if isinstance(name, str):
         if name in ("string", "str"):
             return np.dtype(object)
-        if name.startswith(_SMALL):
+        if _SMALL.fullmatch(name):
             import ml_dtypes
 
             name = getattr(ml_dtypes, name, name)
     try:
+        if name is None:
+            raise TypeError  # which numpy takes for float64
         dtype: np.dtype[Any] = np.dtype(name)
         kind_of(dtype)
     except TypeError:

@@ -11,7 +11,7 @@ from urllib.parse import quote, unquote
 import numpy as np
 
 from gpt_search.accuracy.golden_file import decode, is_golden, read_npz
-from gpt_search.accuracy.types import Kind, dtype_named, kind_of, type_name
+from gpt_search.accuracy.types import Kind, dtype_named, is_sub_byte, kind_of, type_name
 from gpt_search.domain.errors import InputError, did_you_mean, listing
 from gpt_search.domain.workload import Array, GoldenPair
 
@@ -19,7 +19,6 @@ Spec = tuple[Any, Sequence[int | str | None]]
 """Element type (a name or a numpy type) and shape of a tensor; a dimension is free where it is no int, or negative."""
 
 _SIDES = ("inputs", "outputs")
-_SUB_BYTE = ("int4", "uint4", "int2", "uint2", "int1", "uint1", "float4", "float6")
 
 
 def read_user_golden(
@@ -125,7 +124,7 @@ def _raw_tensor(file: Path, name: str, spec: Spec) -> Array:
     dtype = dtype_named(spec[0])
     if kind_of(dtype) is Kind.TEXT:
         raise InputError(f"{file}: {name!r} holds strings, which have no raw form; give it as .npz")
-    if dtype.name.startswith(_SUB_BYTE):
+    if is_sub_byte(dtype):
         raise InputError(f"{file}: {name!r} is of type {dtype.name}, smaller than a byte; give it as .npz")
     try:
         data = np.fromfile(file, np.uint8)

@@ -1,0 +1,53 @@
+import json
+import math
+
+import pytest
+
+from gpt_search.domain.errors import InputError
+from gpt_search.measure.protocol import Protocol
+
+
+def test_json_round_trip_through_text() -> None:
+    protocol = Protocol(round_seconds=0.05, min_rounds=3, max_rounds=40, race_z=2.5)
+    assert Protocol.from_json(json.loads(json.dumps(protocol.to_json()))) == protocol
+
+
+def test_left_out_values_are_defaults_and_whole_floats_become_ints() -> None:
+    protocol = Protocol.from_json({"max_rounds": 20.0})
+    assert protocol == Protocol(max_rounds=20)
+    assert type(protocol.max_rounds) is int
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"round_seconds": 0.001},
+        {"round_seconds": math.nan},
+        {"min_rounds": 2},
+        {"min_rounds": 8, "max_rounds": 7},
+        {"warmup_seconds": -1},
+        {"warmup_seconds": 3.0, "warmup_limit_seconds": 2.0},
+        {"target_error": -0.1},
+        {"contender_error": 0.02, "target_error": 0.01},
+        {"race_z": 0.5},
+        {"race_z": math.inf},
+    ],
+)
+def test_out_of_range_is_refused(changes: dict[str, float]) -> None:
+    with pytest.raises(InputError, match="measurement protocol"):
+        Protocol(**changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"min_round": 5}, "did you mean 'min_rounds'"),
+        ({"min_rounds": 5.5}, "whole number"),
+        ({"race_z": "3"}, "must be a number"),
+        ({"race_z": True}, "must be a number"),
+        ({"race_z": None}, "must be a number"),
+    ],
+)
+def test_unreadable_json_is_refused(data: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Protocol.from_json(data)
