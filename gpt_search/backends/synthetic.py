@@ -1,0 +1,284 @@
+"""A backend without a compiler: it builds nothing, and behaves as a planted landscape says.
+
+Its latencies, losses, fingerprints and failures are those of a landscape whose truth is known. A
+crash is a real crash of the process, a hang really hangs. It is what searches and workers are tested
+with, and it is reproducible: every number follows from the landscape, the route, and the addresses
+(trial seed, round, slot) that the worker gives it.
+
+Named "synthetic:{...}" with a JSON object:
+
+- "family", "seed", "knobs", "noise": the landscape (see `domain.landscape.planted`); "sparse" with seed 0
+  where left out.
+- "gentle": true answers a planted crash, timeout or memory overrun at once instead of acting it out.
+- "simulate_clock": true reports the landscape's costs in place of the wall time.
+- "sleep": true takes as long as it says; else timing returns at once.
+- "drift": relative size of a drift that both sides of a round share (default 0).
+- "fail_knob": true adds a knob "fail" whose values are the single failures below.
+- "fail": {"-knob=value": "kind"}: failures on demand, for routes that set this knob to this value;
+  the key "" means every route. "kind@gate" and "kind@time" happen in that phase instead of in
+  the build; "a+b" does a, then b. Kinds: see `synthetic_failures.KINDS`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpt_search.backends.base import (
+    BuildError,
+    BuildOptions,
+    Capabilities,
+    Fingerprints,
+    Placement,
+    TimingRequest,
+    TimingResult,
+)
+from gpt_search.backends.synthetic_failures import KINDS, PLANTED, SPOILS, SimulatedFailure, parse_failure
+from gpt_search.domain.errors import InputError, did_you_mean
+from gpt_search.domain.knob import Knob, KnobDatabase
+from gpt_search.domain.landscape import Landscape, planted_from_spec
+from gpt_search.domain.outcome import Outcome, Phase
+from gpt_search.domain.route import Route
+from gpt_search.domain.streams import seed_from
+from gpt_search.domain.workload import Array, GoldenPair, Workload
+
+_LANDSCAPE = ("family", "seed", "knobs", "noise")
+_FLAGS = ("gentle", "simulate_clock", "sleep", "fail_knob")
+_OUTPUT, _INPUT = "y", "x"
+_SIZE = 16
+_FAIL_KNOB = "fail"
+MAX_CALLS_PER_ROUND = 1000
+
+
+# -- the backend -------------------------------------------------------------------------------
+class SyntheticEngine:
+    """A route of a landscape, posing as an engine. `simulated` is True: its samples are not wall time."""
+
+    simulated = True
+
+    def __init__(self, backend: SyntheticBackend, route: Route, spoils: frozenset[str]) -> None:
+        """Takes the truth of the route from the landscape."""
+        self._backend, self._route, self._spoils = backend, route, spoils
+        truth = backend.landscape.truth(backend.codes(route))
+        self.fingerprint: str | None = backend.fingerprint(route)
+        self.memory_bytes: int | None = 1 << 20
+        self._truth = truth
+        self._address: tuple[int, int, str] = (0, 0, "candidate")
+
+    def infer(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """The golden output, off by the planted loss: l1 and lInf of it are that loss."""
+        self._backend.act(self._route, "gate", self._truth.outcome if self._truth.failed_in == Phase.GATE else None)
+        violation = self._truth.violation
+        # A route that fails in the gate in another way has no loss; it does not come this far unless told so.
+        loss = 0.0 if math.isnan(violation) else violation + self._backend.landscape.tolerance
+        output = _golden_output(inputs) + loss * np.where(np.arange(_SIZE) % 2, 1.0, -1.0)
+        if "nan" in self._spoils:
+            output[3] = np.nan
+        if "missing" in self._spoils:
+            return {}
+        return {_OUTPUT: output[:-1] if "shape" in self._spoils else output}
+
+    def simulate_round(self, seed: int, number: int, slot: str) -> None:
+        """Addresses the noise of the next `time`."""
+        self._address = (seed, number, slot)
+
+    def time(self, request: TimingRequest) -> TimingResult:
+        """Samples around the planted latency; noise from the address alone."""
+        backend = self._backend
+        backend.act(self._route, "time", None)
+        seed, number, slot = self._address
+        landscape = backend.landscape
+        log_ratio = landscape.true_log_ratio(backend.codes(self._route))
+        # An engine that misses the tolerance can be timed too; the landscape gives it no latency of its own.
+        ratio = 1.0 if math.isnan(float(log_ratio)) else math.exp(float(log_ratio))
+        rng = np.random.default_rng(seed_from("synthetic", seed, number, slot, str(self.fingerprint)))
+        level = landscape.reference_ms * ratio * math.exp(landscape.noise * rng.standard_normal())
+        level *= math.exp(backend.drift * math.sin(number + seed % 100))
+        calls = math.ceil(1000 * request.seconds / level)
+        calls = max(request.min_calls, min(calls, request.max_calls, MAX_CALLS_PER_ROUND))
+        samples = level * np.exp(0.3 * landscape.noise * rng.standard_normal(calls))
+        if backend.sleep:
+            time.sleep(float(samples.sum()) / 1000)
+        return TimingResult(samples, "simulated")
+
+    def save(self) -> bytes:
+        """The route, as JSON."""
+        return json.dumps({"synthetic": self._route.items_in_order}).encode()
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+
+class SyntheticBackend:
+    """A planted landscape as a backend. See the module for its options."""
+
+    capabilities = Capabilities(Fingerprints.EXACT, build_uses_device=False, placement=Placement.PAUSED_WORKER)
+
+    def __init__(self, options: str = "") -> None:
+        """options: the JSON object after "synthetic:". Raises InputError for what it does not know."""
+        given = _options(options)
+        spec = {k: given[k] for k in _LANDSCAPE if k in given}
+        self.landscape: Landscape = planted_from_spec({"family": "sparse", "seed": 0} | spec)
+        for flag in _FLAGS:
+            if not isinstance(given.get(flag, False), bool):
+                raise InputError(f"synthetic backend: {flag!r} is {given[flag]!r}; it must be true or false")
+        self.gentle, self.simulate_clock = bool(given.get("gentle")), bool(given.get("simulate_clock"))
+        self.sleep, self.fail_knob = bool(given.get("sleep")), bool(given.get("fail_knob"))
+        drift, fail = given.get("drift", 0.0), given.get("fail", {})
+        if isinstance(drift, bool) or not isinstance(drift, int | float) or not 0 <= drift <= 1:
+            raise InputError(f"synthetic backend: 'drift' is {drift!r}; it must be a number from 0 to 1")
+        if not isinstance(fail, Mapping):
+            raise InputError('synthetic backend: \'fail\' must be an object of "-knob=value": "kind"')
+        self.drift = float(drift)
+        self._fail = {str(token): parse_failure(kind) for token, kind in fail.items()}
+        database = self.knob_database()
+        for token in self._fail:
+            for name, value in Route.parse(token).items():
+                if (why := database[name].check(value)) is not None:
+                    raise InputError(f"synthetic backend: 'fail' names -{name}={value}: {why}")
+
+    def knob_database(self) -> KnobDatabase:
+        """The landscape's knobs, and "fail" where asked for."""
+        database = self.landscape.database()
+        if not self.fail_knob:
+            return database
+        knob = Knob(_FAIL_KNOB, ("no", *KINDS), "no", "fails on demand, in the build; spoiled outputs in the gate")
+        return KnobDatabase.of(database.tuner_version, (*database.knobs, knob))
+
+    def environment(self) -> dict[str, str]:
+        """The landscape stands for the device."""
+        return {"backend": "synthetic", "device": json.dumps(self.landscape.spec(), sort_keys=True)}
+
+    def codes(self, route: Route) -> NDArray[np.int16]:
+        """The landscape's code vector of a route. Raises BuildError for what the landscape does not know."""
+        try:
+            return self.landscape.space.codes(Route(tuple(i for i in route.items_in_order if i[0] != _FAIL_KNOB)))
+        except InputError as error:
+            raise BuildError(str(error)) from None
+
+    def fingerprint(self, route: Route) -> str:
+        """The landscape's, told apart by failures on demand, which are programs of their own."""
+        plain = self.landscape.fingerprint(self.codes(route))
+        wanted = sorted(
+            {f"{kind}@{phase}" for phase in ("build", "gate", "time") for kind in self._asked(route, phase)}
+        )
+        return "-".join([plain, *sorted(wanted)])
+
+    def simulate_trial(self, route: Route, seed: int) -> dict[str, float] | None:
+        """The landscape's cost of a full evaluation, in seconds by phase; None where the clock is real."""
+        if not self.simulate_clock:
+            return None
+        rng = np.random.default_rng(seed_from("synthetic cost", seed))
+        cost = dict(self.landscape.measure(self.codes(route), rng, Phase.TIME).cost_s)
+        # Each of the later phases may be reached in a worker even where the landscape stops before it.
+        return {"gate": self.landscape.costs.gate, "time": self.landscape.costs.time} | cost
+
+    def build(self, workload: Workload, route: Route, options: BuildOptions) -> SyntheticEngine:
+        """Takes the route, or fails as planted or on demand."""
+        self._check_workload(workload)
+        truth = self.landscape.truth(self.codes(route))
+        self.act(route, "build", truth.outcome if truth.failed_in == Phase.BUILD else None)
+        if self.sleep:
+            time.sleep(0.005)
+        return SyntheticEngine(self, route, SPOILS & frozenset(self._asked(route, "*")))
+
+    def load(self, data: bytes, workload: Workload) -> SyntheticEngine:
+        """Reads what `save` wrote. Raises BuildError."""
+        try:
+            items = json.loads(data)["synthetic"]
+            route = Route(tuple((str(n), str(v)) for n, v in items))
+        except (ValueError, KeyError, TypeError) as error:
+            raise BuildError(f"not an engine of the synthetic backend: {error}") from None
+        return self.build(workload, route, BuildOptions())
+
+    def _asked(self, route: Route, phase: str) -> list[str]:
+        """Failures on demand for this route in a phase ("*": in any)."""
+        settings = {f"-{n}={v}" for n, v in route.items()}
+        kinds = [
+            kind
+            for token, by_phase in self._fail.items()
+            if set(token.split()) <= settings
+            for where, several in by_phase.items()
+            if phase in (where, "*")
+            for kind in several
+        ]
+        by_knob = route.get(_FAIL_KNOB, "no")
+        if self.fail_knob and by_knob != "no" and phase in ("build", "*"):
+            kinds.append(by_knob)
+        return kinds
+
+    def act(self, route: Route, phase: str, planted: Outcome | None) -> None:
+        """Does what is asked for this route in this phase, then what is planted: it may not return."""
+        for kind in self._asked(route, phase):
+            print(f"synthetic: {kind} in phase {phase}", file=sys.stderr, flush=True)
+            KINDS[kind]()
+        if planted is None or planted in (Outcome.OK, Outcome.ACCURACY):
+            return
+        if planted == Outcome.BUILD_ERROR:
+            raise BuildError("planted: the compiler refuses this route")
+        if self.gentle:
+            raise SimulatedFailure(planted, phase)
+        KINDS[PLANTED[planted]]()
+
+    def _check_workload(self, workload: Workload) -> None:
+        try:
+            spec = json.loads(workload.model.read_text())
+        except (OSError, ValueError) as error:
+            raise InputError(f"{workload.model} is not a synthetic workload: {error}") from None
+        if spec != self.landscape.spec():
+            raise InputError(f"{workload.model} holds landscape {spec}, the backend is {self.landscape.spec()}")
+
+
+def _options(text: str) -> dict[str, Any]:
+    if not text:
+        return {}
+    try:
+        given = json.loads(text)
+    except ValueError as error:
+        raise InputError(
+            f'synthetic backend: its options are a JSON object, such as {{"family": "sparse"}}: {error}'
+        ) from None
+    if not isinstance(given, dict):
+        raise InputError(f"synthetic backend: its options are a JSON object, not {type(given).__name__}")
+    allowed = (*_LANDSCAPE, *_FLAGS, "drift", "fail")
+    for name in given:
+        if name not in allowed:
+            raise InputError(
+                f"synthetic backend: unknown option {name!r}{did_you_mean(name, allowed)}; "
+                f"allowed: {', '.join(allowed)}"
+            )
+    return given
+
+
+# -- its workload ------------------------------------------------------------------------------
+def _golden_output(inputs: Mapping[str, Array]) -> NDArray[np.float64]:
+    return 1.0 + np.asarray(inputs[_INPUT], np.float64).reshape(_SIZE)
+
+
+def synthetic_workload(folder: str | Path, spec: Mapping[str, object]) -> Workload:
+    """A workload for the landscape of `spec` (as `Landscape.spec`): writes `model.json` into the folder.
+
+    Raises InputError for a wrong spec, OSError when it cannot be written.
+    """
+    landscape = planted_from_spec({k: v for k, v in spec.items() if k in _LANDSCAPE})
+    path = Path(folder) / "model.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(landscape.spec(), sort_keys=True))
+    return Workload(path, {_INPUT: (_SIZE,)}, name=f"{spec['family']}-{spec['seed']}")
+
+
+def synthetic_golden(pairs: int = 2) -> list[GoldenPair]:
+    """Golden pairs of any synthetic workload: an engine of the reference route meets any tolerance."""
+    made = []
+    for number in range(pairs):
+        inputs = {_INPUT: np.linspace(0.0, 1.0 + number, _SIZE)}
+        made.append(GoldenPair(inputs, {_OUTPUT: _golden_output(inputs)}))
+    return made

@@ -1,0 +1,43 @@
+"""What a backend says of itself, asked in a worker: a compiler library that crashes must not take the caller along."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gpt_search.backends.base import Fingerprints
+from gpt_search.backends.registry import availability
+from gpt_search.domain.errors import InputError
+from gpt_search.domain.knob import KnobDatabase
+from gpt_search.execution.environment import environment
+from gpt_search.execution.launcher import Worker, WorkerFailed, WorkerSpec
+
+_TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True)
+class Description:
+    """database: the installed compiler's knobs. environment: what must be equal for records to be comparable."""
+
+    database: KnobDatabase
+    environment: Mapping[str, str]
+    fingerprint: Fingerprints
+
+
+def describe_backend(name: str) -> Description:
+    """Starts a worker, asks, ends it. Raises InputError when the backend cannot be used here, with the reason."""
+    why = availability(name)
+    if why is not None:
+        raise InputError(f"the backend {name!r} cannot be used here: {why}")
+    try:
+        with Worker(WorkerSpec(name)) as worker:
+            answer = worker.ask("describe", timeout_s=_TIMEOUT_S, phase="describe")
+            ready = worker.ready
+    except WorkerFailed as error:
+        words = " ".join(error.message.split())
+        raise InputError(f"the backend {name!r} cannot be used here: {words}") from None
+    return Description(
+        KnobDatabase.from_json(answer.fields["database"]),
+        environment(ready["environment"]),
+        Fingerprints[ready["fingerprint"]],
+    )

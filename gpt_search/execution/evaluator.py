@@ -1,0 +1,446 @@
+"""From a route to an evaluation: build, fingerprint, gate, and paired timing, each in a worker process."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from gpt_search.accuracy.gate import Tolerances, judge
+from gpt_search.accuracy.losses import ATOL, RTOL
+from gpt_search.backends.base import BuildOptions, Capabilities, Fingerprints, Placement
+from gpt_search.domain.evaluation import Evaluation, Round
+from gpt_search.domain.outcome import Outcome, Phase
+from gpt_search.domain.route import Route
+from gpt_search.domain.workload import Array, Workload
+from gpt_search.execution.devices import DeviceLock, build_lock_shared
+from gpt_search.execution.environment import environment
+from gpt_search.execution.launcher import Worker, WorkerFailed, WorkerSpec
+from gpt_search.execution.rounds import CANDIDATE, REFERENCE, Comparison, ReferenceFailed, Side
+from gpt_search.measure.paired import PairedEstimate, paired_estimate
+from gpt_search.measure.protocol import Protocol
+
+Known = Callable[[str], tuple[int, Evaluation] | None]
+
+
+def nothing_known(fingerprint: str) -> tuple[int, Evaluation] | None:
+    """The `known` of a study that times every engine itself."""
+    return None
+
+
+class EvaluatorClosed(Exception):
+    """The evaluator was closed while a route was being evaluated; nothing is known about the route."""
+
+
+@dataclass(frozen=True)
+class EvaluatorSettings:
+    """What every evaluation of a study has in common.
+
+    backend: name for `load_backend`. golden: file of golden pairs. defaults: knob defaults, for routes
+    in messages and records. timeout_build_s: for a build. timeout_run_s: for the gate, and for one
+    turn of timing. memory_limit_gb: in units of 10^9 bytes, for a worker and all that it starts,
+    interpreter and libraries included (see `worker` and `launcher`); None for no limit.
+    time_infeasible: routes that miss a tolerance are timed too. log_dir: for the workers' logs.
+    """
+
+    backend: str
+    workload: Workload
+    golden: Path
+    tolerances: Tolerances
+    protocol: Protocol = field(default_factory=Protocol)
+    options: BuildOptions = field(default_factory=BuildOptions)
+    defaults: Mapping[str, str] = field(default_factory=dict)
+    timeout_build_s: float = 600.0
+    timeout_run_s: float = 60.0
+    memory_limit_gb: float | None = None
+    time_infeasible: bool = False
+    log_dir: Path | None = None
+
+    def worker_spec(self) -> WorkerSpec:
+        """What the workers are told."""
+        limit = None if self.memory_limit_gb is None else int(self.memory_limit_gb * 1e9)
+        return WorkerSpec(self.backend, self.workload, self.golden, self.options.values, limit, self.log_dir)
+
+
+class _Run:
+    """What is known so far about the route that is being evaluated, and what it has cost."""
+
+    def __init__(self, until: Phase) -> None:
+        self.until = until
+        self.worker: Worker | None = None
+        self.cost: dict[str, float] = {"start": 0.0}
+        self.facts: dict[str, Any] = {}
+        self.reached = ["start"]
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Charges the wall time of a phase, also when it fails."""
+        began = time.perf_counter()
+        self.reached.append(name)
+        try:
+            yield
+        finally:
+            self.add(name, time.perf_counter() - began)
+
+    def add(self, name: str, seconds: float) -> None:
+        self.cost[name] = self.cost.get(name, 0.0) + seconds
+
+    def evaluation(self, outcome: Outcome, **more: Any) -> Evaluation:
+        note = self.worker.note if self.worker is not None else None
+        cost = self.cost if note is None else {name: note.get(name, 0.0) for name in dict.fromkeys(self.reached)}
+        return Evaluation(outcome, self.until, cost_s=cost, **(self.facts | more))
+
+
+class Evaluator:
+    """Evaluates routes of one workload against one reference route. Use it as a context manager.
+
+    Any number of threads may call `evaluate`: each gets a worker of its own, one at a time is timed.
+
+    reference_latency_ms: the reference's latency from trial 0, which every latency is scaled with; set by
+    `evaluate_reference`, or from the record when a study is resumed. It is never estimated again.
+    """
+
+    def __init__(self, settings: EvaluatorSettings, reference: Route) -> None:
+        """Starts nothing yet."""
+        self.settings = settings
+        self.reference = reference
+        self.reference_latency_ms: float | None = None
+        self._spec = settings.worker_spec()
+        self._began = time.monotonic()
+        self._mutex = threading.Lock()
+        self._first_start = threading.Lock()
+        self._idle: list[Worker] = []
+        self._all: set[Worker] = set()
+        self._closed = False
+        self._ready: Mapping[str, Any] | None = None
+        self._lock: DeviceLock | None = None
+        # The reference: its own worker where it has one, and the workers that hold it in their second slot.
+        self._reference_worker: Worker | None = None
+        self._holders: set[Worker] = set()
+
+    def __enter__(self) -> Evaluator:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- what the backend is -------------------------------------------------------------------
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the backend can do. Starts a worker to ask. Raises WorkerFailed, InputError."""
+        ready = self._facts()
+        return Capabilities(
+            Fingerprints[ready["fingerprint"]],
+            ready["build_uses_device"],
+            Placement[ready["placement"]],
+            tuple(ready["metrics"]),
+        )
+
+    def environment(self) -> dict[str, str]:
+        """What must be equal for records to be comparable. Raises as `capabilities` does."""
+        return environment(self._facts()["environment"])
+
+    def _facts(self) -> Mapping[str, Any]:
+        with self._first_start:
+            if self._ready is None:
+                worker = self._start()
+                self._put_back(worker)
+                self._ready = worker.ready
+                self._lock = DeviceLock(worker.ready["device_id"])
+        return self._ready
+
+    # -- workers -------------------------------------------------------------------------------
+    def _start(self) -> Worker:
+        self._check_open()
+        worker = Worker(self._spec)
+        with self._mutex:
+            self._all.add(worker)
+        if self._closed:
+            worker.kill()
+            raise EvaluatorClosed
+        return worker
+
+    def _check_out(self, run: _Run) -> Worker:
+        with self._mutex:
+            worker = self._idle.pop() if self._idle else None
+        if worker is None:
+            with run.phase("start"):
+                worker = self._start()
+        run.worker = worker
+        return worker
+
+    def _put_back(self, worker: Worker) -> None:
+        with self._mutex:
+            if worker.alive and not self._closed:
+                self._idle.append(worker)
+                return
+            self._all.discard(worker)
+            self._holders.discard(worker)
+        worker.kill()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise EvaluatorClosed
+
+    @contextmanager
+    def _device(self, run: _Run, *, shared: bool) -> Iterator[None]:
+        assert self._lock is not None
+        with self._lock.hold(shared=shared, check=self._check_open) as waited:
+            run.add("wait", waited)
+            yield
+
+    # -- evaluating ----------------------------------------------------------------------------
+    def evaluate_reference(self, seed: int = 0) -> Evaluation:
+        """Trial 0: builds the reference twice, gates it, times one against the other, and sets `reference_latency_ms`.
+
+        The rounds hold the A/A noise. By definition its log_ratio is 0 and its latency the median of
+        the reference side. A reference that misses its own tolerance comes back with
+        Outcome.ACCURACY and its losses, one that cannot be built or run with that outcome.
+        """
+        try:
+            return self._evaluate(self.reference, Phase.TIME, None, nothing_known, seed, first=True)
+        except ReferenceFailed as failed:
+            return Evaluation(failed.outcome, Phase.TIME, message=failed.message)
+
+    def evaluate(
+        self,
+        route: Route,
+        until: Phase = Phase.TIME,
+        best: PairedEstimate | None = None,
+        known: Known = nothing_known,
+        seed: int = 0,
+    ) -> Evaluation:
+        """Everything that can be learned about a route, up to and including the phase `until`.
+
+        best: the best feasible route so far, for racing. known(fingerprint): trial number and
+        evaluation of an engine that was evaluated already, or None; asked only where equal
+        fingerprints mean equal engines. Its losses and samples are taken over (`timed_as`).
+        seed: addressed by trial; a simulated backend takes its noise from it, and it decides which
+        side runs first.
+
+        A failing route is an Evaluation, not an exception. Costs in seconds: start, build, gate,
+        time; "wait" is the time spent waiting for the device, or for a reference that had to be
+        started again. A backend with a simulated clock reports its own instead.
+
+        Raises ReferenceFailed, InputError, EvaluatorClosed; RuntimeError when a route is to be timed before
+        the reference latency is known.
+        """
+        if until is Phase.TIME and self.reference_latency_ms is None:
+            raise RuntimeError("the reference latency is not known: call evaluate_reference() or set it")
+        return self._evaluate(route, until, best, known, seed, first=False)
+
+    def _evaluate(
+        self, route: Route, until: Phase, best: PairedEstimate | None, known: Known, seed: int, *, first: bool
+    ) -> Evaluation:
+        run = _Run(until)
+        try:
+            if self._ready is None:
+                with run.phase("start"):
+                    self._facts()
+            return self._phases(run, route, best, known, seed, first=first)
+        except WorkerFailed as failed:
+            if self._closed:
+                raise EvaluatorClosed from None
+            return run.evaluation(failed.outcome, message=failed.message)
+        finally:
+            if run.worker is not None:
+                self._put_back(run.worker)
+
+    def _phases(
+        self, run: _Run, route: Route, best: PairedEstimate | None, known: Known, seed: int, *, first: bool
+    ) -> Evaluation:
+        self._build(run, route, seed)
+        if run.until is Phase.BUILD:
+            return run.evaluation(Outcome.OK)
+        fingerprint = run.facts["fingerprint"]
+        if fingerprint is not None and self.capabilities.fingerprint is Fingerprints.EXACT:
+            found = known(fingerprint)
+            taken = self._taken_over(run, *found) if found is not None else None
+            if taken is not None:
+                return taken
+        outcome = self._gate(run)
+        if run.until is Phase.GATE or (outcome is Outcome.ACCURACY and not self.settings.time_infeasible):
+            return run.evaluation(outcome)
+        rounds, raced = self._time(run, best, seed)
+        if first:
+            self.reference_latency_ms = median(median(r.reference_ms) for r in rounds)
+        return run.evaluation(outcome, raced=raced, **self._value(rounds, first=first))
+
+    def _build(self, run: _Run, route: Route, seed: int) -> None:
+        with self._building(run):
+            worker = self._check_out(run)
+            with run.phase("build"):
+                built = self._ask_build(worker, CANDIDATE, route, seed)
+        run.facts["fingerprint"] = built["fingerprint"]
+        run.facts["memory_bytes"] = built["memory_bytes"]
+
+    @contextmanager
+    def _building(self, run: _Run) -> Iterator[None]:
+        ready = self._facts()
+        if not ready["build_uses_device"]:
+            yield
+            return
+        with self._device(run, shared=build_lock_shared(ready["device_id"])):
+            yield
+
+    def _ask_build(self, worker: Worker, slot: str, route: Route, seed: int) -> Mapping[str, Any]:
+        fields = {"slot": slot, "route": [list(i) for i in route.items_in_order], "seed": seed}
+        return worker.ask("build", fields, timeout_s=self.settings.timeout_build_s, phase="build").fields
+
+    def _gate(self, run: _Run) -> Outcome:
+        assert run.worker is not None
+        # Running an engine disturbs a timing beside it, whatever building does.
+        with self._device(run, shared=build_lock_shared(self._facts()["device_id"])), run.phase("gate"):
+            fields = {"slot": CANDIDATE, "atol": ATOL, "rtol": RTOL}
+            answer = run.worker.ask("gate", fields, timeout_s=self.settings.timeout_run_s, phase="gate").fields
+        losses = tuple(
+            {str(o): {str(k): float(v) for k, v in by.items()} for o, by in pair.items()} for pair in answer["losses"]
+        )
+        violation = judge(losses, self.settings.tolerances)
+        run.facts |= {"losses": losses, "violation": violation}
+        if answer["memory_bytes"] is not None:
+            run.facts["memory_bytes"] = answer["memory_bytes"]
+        return Outcome.OK if violation < 0 else Outcome.ACCURACY
+
+    def _time(self, run: _Run, best: PairedEstimate | None, seed: int) -> tuple[tuple[Round, ...], bool]:
+        worker = run.worker
+        assert worker is not None
+        settings = self.settings
+        with self._device(run, shared=False):
+            restart_s = 0.0
+
+            def reference() -> Side:
+                nonlocal restart_s
+                began = time.perf_counter()
+                try:
+                    return self._reference_side(worker)
+                finally:
+                    restart_s += time.perf_counter() - began
+
+            comparison = Comparison(
+                Side(worker, CANDIDATE), reference, settings.protocol, seed, settings.timeout_run_s, self._clock
+            )
+            began = time.perf_counter()
+            run.reached.append("time")
+            try:
+                return comparison.run(best)
+            finally:
+                run.add("time", time.perf_counter() - began - restart_s)
+                run.add("wait", restart_s)
+
+    def _clock(self) -> float:
+        return time.monotonic() - self._began
+
+    def _value(self, rounds: Sequence[Round], *, first: bool) -> dict[str, Any]:
+        estimate = paired_estimate(rounds)
+        assert self.reference_latency_ms is not None
+        log_ratio = 0.0 if first else estimate.log_ratio
+        latency = math.exp(log_ratio) * self.reference_latency_ms
+        return {
+            "rounds": tuple(rounds),
+            "log_ratio": log_ratio,
+            "log_ratio_error": estimate.error,
+            "latency_ms": latency,
+            "error_ms": latency * estimate.error,
+        }
+
+    def _taken_over(self, run: _Run, trial: int, other: Evaluation) -> Evaluation | None:
+        """The evaluation of an equal engine, for this route; None where it does not go as far as is asked for."""
+        if other.violation is None or other.outcome not in (Outcome.OK, Outcome.ACCURACY):
+            return None
+        judged = {"losses": other.losses, "violation": other.violation}
+        outcome = Outcome.OK if other.violation < 0 else Outcome.ACCURACY
+        timed = run.until is Phase.TIME and (outcome is Outcome.OK or self.settings.time_infeasible)
+        if not timed:
+            return run.evaluation(outcome, **judged)
+        if other.latency_ms is None:
+            return None
+        return run.evaluation(
+            outcome,
+            **judged,
+            rounds=other.rounds,
+            latency_ms=other.latency_ms,
+            error_ms=other.error_ms,
+            log_ratio=other.log_ratio,
+            log_ratio_error=other.log_ratio_error,
+            raced=other.raced,
+            timed_as=trial if other.timed_as is None else other.timed_as,
+        )
+
+    # -- the reference engine ------------------------------------------------------------------
+    def _reference_side(self, candidate: Worker) -> Side:
+        """The reference, built and in a living worker. Called by whoever holds the device."""
+        if self.capabilities.placement is Placement.SAME_WORKER:
+            worker: Worker | None = candidate
+        else:
+            worker = self._reference_worker
+            if worker is None or not worker.alive:
+                candidate.pause()
+                if worker is not None:
+                    self._put_back(worker)
+                worker = self._reference_worker = self._start()
+        assert worker is not None
+        if worker not in self._holders:
+            self._ask_build(worker, REFERENCE, self.reference, 0)
+            self._holders.add(worker)
+        return Side(worker, REFERENCE)
+
+    def rebuild_reference(self) -> None:
+        """Makes the next timing build the reference engine anew, as a confirmation over builds needs."""
+        with self._mutex:
+            self._holders.clear()
+
+    # -- engines for other uses ----------------------------------------------------------------
+    def engine_bytes(self, route: Route) -> bytes:
+        """Builds the route and returns the engine, as the backend saves it. Raises WorkerFailed, InputError."""
+        run = _Run(Phase.BUILD)
+        try:
+            self._build(run, route, 0)
+            assert run.worker is not None
+            answer = run.worker.ask("save", {"slot": CANDIDATE}, timeout_s=self.settings.timeout_build_s, phase="save")
+            return answer.arrays["data"].tobytes()
+        finally:
+            if run.worker is not None:
+                self._put_back(run.worker)
+
+    # -- ending --------------------------------------------------------------------------------
+    def close(self) -> None:
+        """Kills all workers; evaluations that are running in other threads raise EvaluatorClosed."""
+        with self._mutex:
+            self._closed = True
+            workers = list(self._all)
+            self._all.clear()
+            self._idle.clear()
+            self._holders.clear()
+        for worker in workers:
+            worker.kill()
+
+
+def infer_with(
+    backend: str,
+    workload: Workload,
+    route: Route,
+    inputs: Sequence[Mapping[str, Array]],
+    options: BuildOptions | None = None,
+    *,
+    timeout_build_s: float | None = 600.0,
+    timeout_run_s: float | None = 60.0,
+) -> list[dict[str, Array]]:
+    """The outputs of a route's engine for each set of inputs, from a worker of its own: what golden data is made of.
+
+    Raises WorkerFailed when the engine cannot be built or run, InputError.
+    """
+    spec = WorkerSpec(backend, workload, options=(options or BuildOptions()).values)
+    with Worker(spec) as worker:
+        fields = {"slot": CANDIDATE, "route": [list(i) for i in route.items_in_order], "seed": 0}
+        worker.ask("build", fields, timeout_s=timeout_build_s, phase="build")
+        return [
+            dict(worker.ask("infer", {"slot": CANDIDATE}, one, timeout_s=timeout_run_s, phase="infer").arrays)
+            for one in inputs
+        ]

@@ -1,0 +1,206 @@
+"""The two sides of a comparison and the rounds between them: who runs when, and who is stopped meanwhile."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import NamedTuple, TypeVar
+
+from gpt_search.domain.evaluation import Round
+from gpt_search.domain.outcome import Outcome
+from gpt_search.execution.launcher import Worker, WorkerFailed
+from gpt_search.measure.paired import PairedEstimate
+from gpt_search.measure.protocol import Protocol
+from gpt_search.measure.sampling import MIN_SAMPLES, is_steady
+from gpt_search.measure.sequential import Decision, decide
+
+CANDIDATE, REFERENCE = "candidate", "reference"
+_T = TypeVar("_T")
+
+
+class Block(NamedTuple):
+    """What one side did in one round: samples in ms, whether they are simulated, how calls were launched."""
+
+    samples_ms: tuple[float, ...]
+    simulated: bool
+    launch: str
+    device: dict[str, float]
+
+
+class Timing(NamedTuple):
+    """All rounds of one comparison, in order; raced: stopped early, being clearly worse than the best."""
+
+    rounds: tuple[Round, ...]
+    raced: bool
+
+
+@dataclass
+class Side:
+    """One engine: the worker that holds it, and its slot there."""
+
+    worker: Worker
+    slot: str
+
+    def time(self, number: int, protocol: Protocol, seed: int, timeout_s: float | None) -> Block:
+        """One round on this side. number: of the round, below 0 for warm-up; -1 is the last one.
+
+        Raises WorkerFailed, also for samples that are not positive, finite numbers.
+        """
+        answer = self.worker.ask(
+            "time",
+            {
+                "slot": self.slot,
+                "seconds": protocol.round_seconds,
+                "min_calls": 1,
+                "max_calls": 100_000,
+                # One call unmeasured: caches and threads have to wake up after the other side's turn.
+                "warmup_calls": 1 if number >= 0 else 0,
+                "seed": seed,
+                "round": number,
+            },
+            timeout_s=timeout_s,
+            phase="time",
+        )
+        array = answer.arrays.get("samples_ms")
+        samples = () if array is None or array.ndim != 1 else tuple(float(x) for x in array)
+        if not samples or not all(math.isfinite(x) and x > 0 for x in samples):
+            self.worker.kill()
+            raise WorkerFailed(Outcome.CRASH, "the worker answered with garbage in phase time: no usable samples")
+        fields = answer.fields
+        return Block(samples, fields["simulated"], fields["launch"], dict(fields["device"]))
+
+
+def warm_up(side: Side, protocol: Protocol, seed: int, timeout_s: float | None) -> None:
+    """Runs one side until its samples are steady, within the protocol's limits. Raises WorkerFailed.
+
+    Time is counted in samples, so that a simulated engine warms up by the same rule.
+    """
+    samples: list[float] = []
+    seconds, number = 0.0, -1_000_000
+    while seconds < protocol.warmup_limit_seconds:
+        block = side.time(number, protocol, seed, timeout_s)
+        samples.extend(block.samples_ms)
+        seconds += sum(block.samples_ms) / 1000
+        number += 1
+        if seconds >= protocol.warmup_seconds and len(samples) >= MIN_SAMPLES and is_steady(samples):
+            return
+
+
+class ReferenceFailed(Exception):
+    """The reference engine failed twice in a row: nothing can be measured.
+
+    outcome and message: of the second failure.
+    """
+
+    def __init__(self, outcome: Outcome, message: str) -> None:
+        super().__init__(f"the reference engine failed: {message}")
+        self.outcome, self.message = outcome, message
+
+
+class _ReferenceDied(Exception):
+    def __init__(self, failed: WorkerFailed) -> None:
+        self.failed = failed
+
+
+@dataclass
+class Comparison:
+    """A candidate against the reference: warm-up, alternating rounds, racing.
+
+    candidate: its side. reference: gives the reference's side, started and built again where it had
+    died; asked before each of its turns. Where the two sides are different workers, the idle one is
+    stopped. timeout_s: for one turn. clock: seconds since the session began, for `Round.started_s`;
+    simulated engines count their samples instead.
+    """
+
+    candidate: Side
+    reference: Callable[[], Side]
+    protocol: Protocol
+    seed: int
+    timeout_s: float | None
+    clock: Callable[[], float]
+    _warm: Worker | None = None
+    _apart: bool = True
+
+    def run(self, best: PairedEstimate | None) -> Timing:
+        """Times until the racing rule ends it. best: the best feasible route so far.
+
+        A round in which the reference dies is repeated with a new one, once: its other half is no
+        longer of the same window. Raises WorkerFailed for the candidate, ReferenceFailed.
+        """
+        self._repeated(self._reference_ready)
+        warm_up(self.candidate, self.protocol, self.seed, self.timeout_s)
+        rounds: list[Round] = []
+        simulated_s = 0.0
+        decision = Decision.CONTINUE
+        while decision is Decision.CONTINUE:
+            number = len(rounds)
+            round_, simulated = self._repeated(lambda n=number: self._round(n))  # type: ignore[misc]
+            if simulated:
+                round_ = replace(round_, started_s=simulated_s)
+                simulated_s += (sum(round_.candidate_ms) + sum(round_.reference_ms)) / 1000
+            rounds.append(round_)
+            decision = decide(rounds, best, self.protocol)
+        return Timing(tuple(rounds), decision is Decision.CLEARLY_WORSE)
+
+    def _round(self, number: int) -> tuple[Round, bool]:
+        reference_first = (number + self.seed) % 2 == 1
+        started = self.clock()
+        if reference_first:
+            theirs = self._reference_turn(number)
+            mine = self._candidate_turn(number)
+        else:
+            mine = self._candidate_turn(number)
+            theirs = self._reference_turn(number)
+        if mine.launch != theirs.launch:
+            raise RuntimeError(f"the two sides of a pair were launched differently: {mine.launch}, {theirs.launch}")
+        device = mine.device or theirs.device
+        return Round(mine.samples_ms, theirs.samples_ms, started, reference_first, device), mine.simulated
+
+    def _candidate_turn(self, number: int) -> Block:
+        block = self.candidate.time(number, self.protocol, self.seed, self.timeout_s)
+        if self._apart:
+            self.candidate.worker.pause()
+        return block
+
+    def _reference_turn(self, number: int) -> Block:
+        side = self._reference_ready()
+        with self._blaming_reference():
+            block = side.time(number, self.protocol, self.seed, self.timeout_s)
+        if self._apart:
+            side.worker.pause()
+        return block
+
+    def _reference_ready(self) -> Side:
+        """The reference's side, built and warm; the candidate is stopped meanwhile, the reference afterwards."""
+        with self._blaming_reference():
+            side = self.reference()
+            self._apart = side.worker is not self.candidate.worker
+            if self._warm is not side.worker:
+                if self._apart:
+                    self.candidate.worker.pause()
+                warm_up(side, self.protocol, self.seed, self.timeout_s)
+                self._warm = side.worker
+                if self._apart:
+                    side.worker.pause()
+        return side
+
+    @contextmanager
+    def _blaming_reference(self) -> Iterator[None]:
+        try:
+            yield
+        except WorkerFailed as failed:
+            if not self.candidate.worker.alive:  # one worker for both: the new route is what made the difference
+                raise
+            raise _ReferenceDied(failed) from None
+
+    def _repeated(self, work: Callable[[], _T]) -> _T:
+        try:
+            return work()
+        except _ReferenceDied:
+            pass
+        try:
+            return work()
+        except _ReferenceDied as again:
+            raise ReferenceFailed(again.failed.outcome, again.failed.message) from None

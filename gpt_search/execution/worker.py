@@ -1,0 +1,268 @@
+"""The worker process: loads one backend and does what it is asked, phase by phase.
+
+It may be killed by what the backend does; that is what it is for. It runs under a supervisor (see
+`supervisor`), which starts it by `serve`.
+
+Memory limit. RLIMIT_DATA is set before the backend is loaded: Linux (4.7 and later) counts private
+writable mappings under it, so heap and allocator arenas count, file maps and mere reservations of
+address space (CUDA's) do not. An allocation beyond it fails at once, before any page is touched:
+Python gets MemoryError, C++ gets std::bad_alloc, ONNX Runtime's arena says "Failed to allocate
+memory". What interpreter and libraries use already counts (about 0.1 GB with ONNX Runtime). The
+limit holds for each process alone; the parent's watchdog adds up the worker's whole tree.
+
+Optional extras of a backend that simulates: `backend.simulate_trial(route, seed)` is called before
+each build and may return a cost in seconds by phase, which then stands for the real one;
+`engine.simulate_round(seed, round, slot)` before each round of timing; `engine.simulated` is True when its
+samples are not wall time. Any backend may have `device_id` (text, names the physical device for
+the lock; default "cpu") and `device_state()` (numbers such as clocks and temperature, by name).
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import resource
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpt_search.accuracy.losses import losses_of_pair
+from gpt_search.backends.base import Backend, BuildError, BuildOptions, Engine, MemoryLimitError, TimingRequest
+from gpt_search.domain.errors import InputError
+from gpt_search.domain.outcome import Outcome
+from gpt_search.domain.route import Route
+from gpt_search.domain.workload import GoldenPair, Workload
+from gpt_search.execution.memory import says_no_memory
+from gpt_search.execution.messages import Channel, ChannelClosed, Message
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+CHANNEL_VARIABLE = "GPT_SEARCH_CHANNEL"
+"""Environment variable that holds the channel's descriptor inside a worker; for backends that test it."""
+
+INPUT = "INPUT"
+"""The outcome that an error answer names when the error is the user's to fix (InputError)."""
+
+
+def outcome_of(error: BaseException) -> str:
+    """The outcome that an exception inside the worker stands for: a member name of Outcome, or INPUT."""
+    declared = getattr(error, "outcome", None)  # an exception may say itself what it stands for
+    if isinstance(declared, Outcome):
+        return declared.name
+    if isinstance(error, MemoryError | MemoryLimitError) or says_no_memory(str(error)):
+        return Outcome.MEMORY.name
+    if isinstance(error, BuildError):
+        return Outcome.BUILD_ERROR.name
+    if isinstance(error, InputError):
+        return INPUT
+    return Outcome.CRASH.name
+
+
+class Server:
+    """Answers requests; one per worker process."""
+
+    def __init__(self, channel: Channel) -> None:
+        """Waits for `hello` before anything else."""
+        self._channel = channel
+        self._backend: Backend | None = None
+        self._workload: Workload | None = None
+        self._golden: Path | None = None
+        self._pairs: list[GoldenPair] | None = None
+        self._options = BuildOptions()
+        self._engines: dict[str, Engine] = {}
+        self._handlers: dict[str, Callable[[Message], Message]] = {
+            name: getattr(self, f"_{name}")
+            for name in ("hello", "describe", "build", "gate", "infer", "time", "save", "load", "release")
+        }
+
+    def run(self) -> None:
+        """Answers until the parent closes the channel."""
+        while True:
+            try:
+                request = self._channel.receive()
+            except ChannelClosed:
+                return
+            try:
+                answer = self._handlers[request.kind](request)
+            except Exception as error:
+                traceback.print_exc()  # to the log; the answer carries the message only
+                text = str(error) if isinstance(error, BuildError | InputError) else f"{type(error).__name__}: {error}"
+                outcome = outcome_of(error)
+                # What the compiler refused in good order leaves a healthy process; of the rest nobody knows.
+                healthy = outcome in (Outcome.BUILD_ERROR.name, INPUT) or hasattr(error, "outcome")
+                fields = {"outcome": outcome, "message": text.strip(), "healthy": healthy}
+                answer = Message("error", request.id, fields)
+            for stream in (sys.stdout, sys.stderr):
+                stream.flush()
+            self._channel.send(answer)
+
+    # -- phases --------------------------------------------------------------------------------
+    def _hello(self, request: Message) -> Message:
+        from gpt_search.backends.registry import load_backend
+
+        limit = request.fields["memory_limit"]
+        if limit is not None:
+            _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+            allowed = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+            resource.setrlimit(resource.RLIMIT_DATA, (allowed, allowed))
+        backend = load_backend(request.fields["backend"])
+        self._backend = backend
+        workload = request.fields["workload"]
+        self._workload = Workload.from_json(workload) if workload is not None else None
+        self._golden = Path(request.fields["golden"]) if request.fields["golden"] is not None else None
+        self._options = BuildOptions(dict(request.fields["options"]))
+        can = backend.capabilities
+        return Message(
+            "ready",
+            request.id,
+            {
+                "fingerprint": can.fingerprint.name,
+                "build_uses_device": can.build_uses_device,
+                "placement": can.placement.name,
+                "metrics": list(can.metrics),
+                "environment": {str(k): str(v) for k, v in backend.environment().items()},
+                "device_id": str(getattr(backend, "device_id", "cpu")),
+            },
+        )
+
+    def _describe(self, request: Message) -> Message:
+        if self._backend is None:
+            raise RuntimeError("the worker was asked to work before it was told the backend")
+        return Message("described", request.id, {"database": self._backend.knob_database().to_json()})
+
+    def _build(self, request: Message) -> Message:
+        backend, workload = self._ready()
+        slot, seed = request.fields["slot"], request.fields["seed"]
+        self._drop(slot)  # first, so that two candidates never share the memory limit
+        route = Route(tuple((str(n), str(v)) for n, v in request.fields["route"]))
+        simulate = getattr(backend, "simulate_trial", None)
+        if simulate is not None:
+            cost = simulate(route, seed)
+            if cost is not None:
+                # Before the build, because the build may be simulated to kill this process.
+                note = {str(k): float(v) for k, v in cost.items()}
+                self._channel.send(Message("note", request.id, {"cost_s": note}))
+        began = time.perf_counter()
+        engine = backend.build(workload, route, self._options)
+        return self._keep(slot, engine, request, time.perf_counter() - began)
+
+    def _load(self, request: Message) -> Message:
+        backend, workload = self._ready()
+        slot = request.fields["slot"]
+        self._drop(slot)
+        began = time.perf_counter()
+        engine = backend.load(request.arrays["data"].tobytes(), workload)
+        return self._keep(slot, engine, request, time.perf_counter() - began)
+
+    def _keep(self, slot: str, engine: Engine, request: Message, seconds: float) -> Message:
+        self._engines[slot] = engine
+        memory = engine.memory_bytes
+        return Message(
+            "built",
+            request.id,
+            {
+                "fingerprint": engine.fingerprint,
+                "memory_bytes": None if memory is None else int(memory),
+                "seconds": seconds,
+            },
+        )
+
+    def _gate(self, request: Message) -> Message:
+        engine = self._engine(request)
+        atol, rtol = float(request.fields["atol"]), float(request.fields["rtol"])
+        losses: list[dict[str, dict[str, float]]] = []
+        for pair in self._golden_pairs():
+            losses.append(losses_of_pair(engine.infer(pair.inputs), pair.outputs, atol, rtol))
+        memory = engine.memory_bytes
+        return Message(
+            "losses", request.id, {"losses": losses, "memory_bytes": None if memory is None else int(memory)}
+        )
+
+    def _infer(self, request: Message) -> Message:
+        return Message("outputs", request.id, arrays=self._engine(request).infer(request.arrays))
+
+    def _time(self, request: Message) -> Message:
+        backend, _ = self._ready()
+        engine, fields = self._engine(request), request.fields
+        addressed = getattr(engine, "simulate_round", None)
+        if addressed is not None:
+            addressed(fields["seed"], fields["round"], fields["slot"])
+        result = engine.time(
+            TimingRequest(
+                self._golden_pairs()[0].inputs,
+                float(fields["seconds"]),
+                fields["min_calls"],
+                fields["max_calls"],
+                fields["warmup_calls"],
+            )
+        )
+        state: Mapping[str, float] = getattr(backend, "device_state", dict)()
+        samples = np.asarray(result.samples_ms, np.float64)
+        return Message(
+            "samples",
+            request.id,
+            {
+                "launch": str(result.launch),
+                "simulated": bool(getattr(engine, "simulated", False)),
+                "device": {str(k): float(v) for k, v in state.items()},
+            },
+            {"samples_ms": samples},
+        )
+
+    def _save(self, request: Message) -> Message:
+        data = np.frombuffer(self._engine(request).save(), np.uint8)
+        return Message("bytes", request.id, arrays={"data": data})
+
+    def _release(self, request: Message) -> Message:
+        self._drop(request.fields["slot"])
+        return Message("done", request.id)
+
+    # -- helpers -------------------------------------------------------------------------------
+    def _ready(self) -> tuple[Backend, Workload]:
+        if self._backend is None or self._workload is None:
+            raise RuntimeError("the worker was asked to work before it was told the backend and the workload")
+        return self._backend, self._workload
+
+    def _engine(self, request: Message) -> Engine:
+        slot = request.fields["slot"]
+        if slot not in self._engines:
+            raise RuntimeError(f"nothing is built in slot {slot!r}")
+        return self._engines[slot]
+
+    def _drop(self, slot: str) -> None:
+        engine = self._engines.pop(slot, None)
+        if engine is not None:
+            engine.close()
+
+    def _golden_pairs(self) -> list[GoldenPair]:
+        if self._pairs is None:
+            if self._golden is None:
+                raise RuntimeError("the worker was asked for golden data and has none")
+            from gpt_search.accuracy.golden import load_golden
+
+            self._pairs = load_golden(self._golden)[0]
+        return self._pairs
+
+
+def serve(descriptor: int) -> None:
+    """Runs the worker on an inherited socket until its other end closes."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    faulthandler.enable()  # a C-level crash leaves its Python stack in the log
+    _, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, hard))  # writing a core file would take longer than the trial
+    os.set_inheritable(descriptor, False)
+    os.environ[CHANNEL_VARIABLE] = str(descriptor)
+    Server(Channel(socket.socket(fileno=descriptor))).run()
+
+
+if __name__ == "__main__":
+    serve(int(sys.argv[1]))
