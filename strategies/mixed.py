@@ -73,6 +73,8 @@ class Mixed:
 
     def gains(self, space: SearchSpace, history: History) -> list[tuple[int, int]] | None:
         """The changes (knob, code) that were faster than the reference; None before phase 1 has finished."""
+        if not len(history):
+            return None
         found = []
         limit = history.value[history.reference] * (1.0 - self.margin)
         for codes in self.routes(space):

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 PACKAGE = "gpt_search_strategies"
 ENTRY_POINTS = "gpt_search.strategies"
 _FILE_SPEC = re.compile(r"(?s)(?P<path>.+?\.py)(?::(?P<name>[A-Za-z_]\w*))?(?::(?P<options>[^:]*=.*)|:)?")
+_NEEDED = "; a strategy is a class with a method propose(self, space, history, streams)"
 # Modules by file and digest: the same text gives the same classes, an edited file gives new ones.
 _loaded: dict[tuple[Path, str], ModuleType] = {}
 
@@ -178,8 +179,8 @@ def _class_in(path: Path, name: str | None) -> tuple[type[Any], str]:
             )
         if not callable(getattr(own[name], "propose", None)):
             raise InputError(
-                f"strategy file {str(path)!r}, line {_line_of(source, name)}: class {name} has no method "
-                "'propose(self, space, history, streams)'"
+                f"strategy file {str(path)!r}, line {_line_of(source, name)}: "
+                f"class {name} has no method 'propose'{_NEEDED}"
             )
         return own[name], digest
     able = {n: c for n, c in own.items() if not n.startswith("_") and callable(getattr(c, "propose", None))}
@@ -193,7 +194,7 @@ def _class_in(path: Path, name: str | None) -> tuple[type[Any], str]:
         public = [n for n in own if not n.startswith("_")]
         where = f", line {_line_of(source, public[0])}" if public else ", line 1"
         what = f"class {public[0]} has no method 'propose'" if public else "it defines no public class"
-        raise InputError(f"strategy file {str(path)!r}{where}: {what}; a strategy is a class with a method 'propose'")
+        raise InputError(f"strategy file {str(path)!r}{where}: {what}{_NEEDED}")
     raise InputError(
         f"strategy file {str(path)!r} defines several strategies ({listing(able)}); name one, as in "
         f"{path.name}:{next(iter(able))}"
@@ -216,8 +217,7 @@ def _module(path: Path, source: bytes, digest: str) -> ModuleType:
         package.__path__ = []
         sys.modules[PACKAGE] = package
     name = f"{PACKAGE}.{path.stem}"
-    taken = sys.modules.get(name)
-    if taken is not None and Path(str(taken.__file__)).resolve() != where:
+    if path.stem in (files := _files()) and files[path.stem].resolve() != where:
         name += f"_{digest[:8]}"  # a user's random.py must not replace ours
     module = ModuleType(name)
     module.__file__ = str(path)

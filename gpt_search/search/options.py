@@ -76,16 +76,11 @@ def _parameters(cls: type[Any], who: str) -> dict[str, tuple[Any, Any]]:
     """Annotation and default of every parameter that can be an option."""
     if cls.__init__ is object.__init__:
         return {}
-    signature = inspect.signature(cls.__init__)
-    try:
-        hints = get_type_hints(cls.__init__)
-    except Exception:  # an annotation that exists for type checkers only: fall back on the defaults' types
-        hints = {}
     found = {}
-    for parameter in list(signature.parameters.values())[1:]:
+    for parameter in list(inspect.signature(cls.__init__).parameters.values())[1:]:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
-        annotation = hints.get(parameter.name, type(parameter.default))
+        annotation = _annotation(cls, parameter)
         if parameter.kind is not parameter.POSITIONAL_ONLY and _supported(annotation):
             default = parameter.default
             # A float option with the default 3 is the number 3.0, as a text for it will be.
@@ -98,6 +93,18 @@ def _parameters(cls: type[Any], who: str) -> dict[str, tuple[Any, Any]]:
                 "annotation of int, float, bool, str, None or Literal from which a text could be read"
             )
     return found
+
+
+def _annotation(cls: type[Any], parameter: inspect.Parameter) -> Any:
+    """The type of a parameter: its annotation, else the type of its default."""
+    if parameter.annotation is parameter.empty:
+        return type(parameter.default)
+    alone = types.SimpleNamespace(__annotations__={parameter.name: parameter.annotation})
+    try:
+        scope = getattr(inspect.unwrap(cls.__init__), "__globals__", {})
+        return get_type_hints(alone, globalns=scope)[parameter.name]
+    except Exception:  # an annotation that exists for type checkers only
+        return object
 
 
 def _members(annotation: Any) -> tuple[Any, ...]:

@@ -64,9 +64,10 @@ def pooled(
     rows = np.flatnonzero(history.feasible & ~failed[route])
     route, value, error = route[rows], value[rows], history.error[rows]
     error = np.where(np.isnan(error), (history.noise or 0.0) * value, error)
-    exact = np.bincount(route, error <= 0, routes) > 0
-    with np.errstate(divide="ignore"):
-        weight = np.where(exact[route], 1.0, error**-2.0)
+    # Below the resolution of a float an error is no error, and its inverse square could overflow.
+    none = error <= 1e-15 * value
+    exact = np.bincount(route, none, routes) > 0
+    weight = np.where(exact[route], 1.0, np.where(none, 1.0, error) ** -2.0)
     total = np.bincount(route, weight, routes)
     kept, first = np.unique(route, return_index=True)
     mean = np.bincount(route, weight * value, routes)[kept] / total[kept]
@@ -80,18 +81,22 @@ def recommend(history: History, k: int = 1) -> list[int]:
 
     Each log-latency is shrunk towards the mean over feasible routes by the share of its variance
     that is noise, so a lucky noisy row does not beat a slightly slower certain one. Source: the
-    empirical-Bayes (James-Stein) estimate, Efron and Morris, JASA 1973. Fewer than k rows come back
-    when fewer routes are feasible.
+    empirical-Bayes (James-Stein) estimate for unequal errors, Efron and Morris, JASA 1975; the variance
+    between routes is that of DerSimonian and Laird, Controlled Clinical Trials 1986, eq. 8, in which a
+    noisy route counts for little. Fewer than k rows come back when fewer routes are feasible.
     """
     firsts, mean, error = pooled(history)
     if not len(firsts):
         return []
     x = np.log(mean)
-    variance = (error / mean) ** 2
-    between = max(float(np.var(x)) - float(variance.mean()), 0.0)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        keep = np.where(variance + between > 0, between / (variance + between), 1.0)
-    shrunk = x.mean() + keep * (x - x.mean())
+    noise = np.clip(error / mean, 1e-6, 1e3) ** 2  # bounds, so that exact values have a finite weight
+    weight = 1 / noise
+    freedom = weight @ (weight.sum() - weight) / weight.sum()
+    excess = weight @ (x - weight @ x / weight.sum()) ** 2 - (len(x) - 1)
+    between = max(float(excess / freedom), 0.0) if len(x) > 1 else 0.0
+    weight = 1 / (noise + between)
+    centre = weight @ x / weight.sum()
+    shrunk = centre + between / (noise + between) * (x - centre)
     order = np.lexsort((firsts, x, shrunk))
     return [int(firsts[i]) for i in order[:k]]
 
