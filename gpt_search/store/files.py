@@ -71,6 +71,22 @@ def _undo(fd: int, start: int, written: int) -> None:
         os.ftruncate(fd, start)
 
 
+def write_new_file(path: Path, data: bytes) -> None:
+    """Writes a file that must not exist, whole or not at all. Raises StorageError."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(partial, "xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(partial, path)  # unlike a rename it never replaces what is there
+        sync_directory(path.parent)
+    except OSError as error:
+        raise StorageError(f"cannot write {path}: {reason(error)}") from None
+    finally:
+        partial.unlink(missing_ok=True)
+
+
 def torn_tail(fd: int) -> int:
     """How many bytes follow the last line end: the part of a line that a killed writer left."""
     size = os.fstat(fd).st_size

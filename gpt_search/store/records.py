@@ -214,6 +214,15 @@ class RecordFile:
         """The lines so far, in writing order; raises as `read_records`."""
         return read_records(self.path)
 
+    def clear(self) -> None:
+        """Takes all lines away. Raises StorageError."""
+        if self._fd is None:
+            raise ValueError("the record file is closed")
+        try:
+            os.ftruncate(self._fd, 0)
+        except OSError as error:
+            raise StorageError(f"cannot empty the records {self.path}: {reason(error)}") from None
+
     def close(self) -> None:
         """Gives the lock back; an empty file is removed, so that a refused study leaves nothing behind."""
         if self._fd is None:
@@ -223,6 +232,8 @@ class RecordFile:
             if os.fstat(fd).st_size == 0:
                 self.path.unlink(missing_ok=True)
         finally:
+            # Explicitly: a worker that is just being forked would hold it a moment longer.
+            fcntl.flock(fd, fcntl.LOCK_UN)
             os.close(fd)
 
     def __enter__(self) -> RecordFile:

@@ -483,6 +483,19 @@ class StudyStore:
                 f"{error}. Nothing that was finished is lost: remove the cause, then `{self.resume_command}`"
             ) from None
 
+    def discard(self) -> None:
+        """Deletes the study and its records, and closes the store: for one that ended before its first trial.
+
+        Raises ValueError when a trial other than the reference was started.
+        """
+        records = self._check_writable()
+        if self._storage.get_n_trials(self._study_id) > 1:
+            raise ValueError(f"study {self.name!r} has trials; it is not discarded")
+        with self._writing():
+            self._storage.delete_study(self._study_id)
+            records.clear()
+        self.close()
+
     def close(self) -> None:
         """Gives the study free for other processes; the store cannot be written afterwards."""
         if self._records is not None:
