@@ -39,10 +39,11 @@ def best_so_far_table(
     if latency.ndim != 1 or not latency.size:
         raise InputError(f"a curve needs one latency per trial and at least the reference; got shape {latency.shape}")
     n = len(latency)
-    ok = ~np.isnan(latency) if feasible is None else np.asarray(feasible, bool) & ~np.isnan(latency)
+    ok = np.ones(n, bool) if feasible is None else np.asarray(feasible, bool)
     error = np.full(n, np.nan) if error_ms is None else np.asarray(error_ms, np.float64)
     if ok.shape != (n,) or error.shape != (n,):
         raise InputError(f"a curve of {n} trials got {ok.size} feasibility flags and {error.size} errors")
+    ok = ok & ~np.isnan(latency)
     base = float(latency[0]) if reference_ms is None else float(reference_ms)
     if not base > 0:
         raise InputError(f"the reference latency is {base} ms; a speed-up needs a positive one")

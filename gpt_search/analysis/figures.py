@@ -18,6 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.transforms import ScaledTranslation
 
 from gpt_search.domain.errors import InputError
 
@@ -121,7 +122,7 @@ def _draw_best_so_far(table: pd.DataFrame, ax: Axes, confirmed: tuple[float, flo
     ax.set_xlim(-0.02 * max(last, 1.0), last * (1.08 if confirmed is not None else 1.02) or 1.0)
     ax.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True))
     ax.set_xlabel("trial (0 is the reference)")
-    ax.set_ylabel("speed-up (reference latency / latency)")
+    ax.set_ylabel("speed-up over the reference")
     ax.grid(axis="y", lw=0.4, color="0.9")
     _legend_below(ax)
 
@@ -255,7 +256,13 @@ def _reference_line(ax: Axes, *, vertical: bool) -> None:
 
 
 def _legend_below(ax: Axes) -> None:
-    ax.legend(loc="upper left", bbox_to_anchor=(0.0, -0.16), ncols=3, borderaxespad=0.6, columnspacing=1.2)
+    """A legend under the axis label, at a distance in inches: a share of the height would move with the layout."""
+    figure = ax.get_figure(root=True)
+    assert figure is not None
+    below = ax.transAxes + ScaledTranslation(0.0, -0.42, figure.dpi_scale_trans)
+    ax.legend(
+        loc="upper left", bbox_to_anchor=(0.0, 0.0), bbox_transform=below, ncols=3, borderaxespad=0, columnspacing=1.2
+    )
 
 
 def _require(table: pd.DataFrame, columns: tuple[str, ...]) -> None:
