@@ -75,7 +75,7 @@ def write_new_file(path: Path, data: bytes) -> None:
     """Writes a file that must not exist, whole or not at all. Raises StorageError."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with open(partial, "xb") as file:
+        with partial.open("xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

@@ -106,3 +106,14 @@ def test_the_lock_holder_is_named(tmp_path: Path) -> None:
     fcntl.flock(fd, fcntl.LOCK_EX)
     assert files.lock_holder(fd) == os.getpid()
     os.close(fd)
+
+
+def test_a_new_file_is_whole_or_not_there(tmp_path: Path) -> None:
+    path = tmp_path / "route.txt"
+    with full_disk(path, 10), pytest.raises(files.StorageError, match=r"cannot write .*route\.txt"):
+        files.write_new_file(path, b"x" * 100)
+    assert list(tmp_path.iterdir()) == []
+    files.write_new_file(path, b"x" * 100)
+    with pytest.raises(files.StorageError, match="File exists"):
+        files.write_new_file(path, b"y")
+    assert path.read_bytes() == b"x" * 100 and list(tmp_path.iterdir()) == [path]
