@@ -23,6 +23,13 @@ def test_flat_noisy_traces_are_accepted_early() -> None:
         assert share_steady("flat", samples, 0.05, 200) > 0.7
 
 
+def test_a_slow_trend_counts_where_a_scatter_of_the_same_size_does_not() -> None:
+    assert not is_steady(np.linspace(5.2, 5.0, 100))  # 1.3 % between the first and the last block
+    assert not is_steady(np.linspace(5.0, 5.2, 100))
+    assert is_steady(5 + np.repeat([0.067, 0.0, 0.033], 20))
+    assert is_steady(np.linspace(5.1, 5.0, 100))
+
+
 def test_too_few_samples() -> None:
     assert not is_steady([])
     assert not is_steady([1.0] * (MIN_SAMPLES - 1))
