@@ -82,7 +82,7 @@ def worker_environment(parent: Mapping[str, str] | None = None) -> dict[str, str
     given = os.environ if parent is None else parent
     kept = {k: v for k, v in given.items() if k in _KEPT or k.startswith(_KEPT_PREFIXES)}
     kept.setdefault("PATH", os.defpath)
-    return kept | {"PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    return kept | {"PYTHONHASHSEED": "0", "PYTHONUNBUFFERED": "1"}
 
 
 def import_paths() -> list[str]:

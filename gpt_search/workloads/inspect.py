@@ -89,6 +89,14 @@ def inspect_model(
     return Workload(model_path, {s.name: s.shape for s in specs}, tuple(external)), specs
 
 
+def output_specs(path: str | Path) -> dict[str, tuple[str, tuple[int | str | None, ...]]]:
+    """The outputs of a model file: name -> (NumPy's type name, dimensions, a name or None where open).
+
+    Raises InputError as `inspect_model`.
+    """
+    return {o.name: (_dtype(o), _dimensions(o, "output")) for o in read_model(Path(path)).graph.output}
+
+
 def read_model(path: Path) -> Any:
     """The `onnx.ModelProto` of a file, external weights not loaded. Raises InputError."""
     import onnx
@@ -137,14 +145,14 @@ def _external_files(model: Any, model_path: Path) -> list[Path]:
     return sorted(needed)
 
 
-def _dimensions(value: Any) -> tuple[int | str | None, ...]:
+def _dimensions(value: Any, side: str = "input") -> tuple[int | str | None, ...]:
     kind = value.type
     if not kind.HasField("tensor_type"):
         raise InputError(
-            f"input {value.name!r} is not a tensor ({kind.WhichOneof('value')}); only tensors can be tuned"
+            f"{side} {value.name!r} is not a tensor ({kind.WhichOneof('value')}); only tensors can be tuned"
         )
     if not kind.tensor_type.HasField("shape"):
-        raise InputError(f"input {value.name!r} has no rank in the model; save the model with shapes for its inputs")
+        raise InputError(f"{side} {value.name!r} has no rank in the model; save the model with shapes for its {side}s")
     return tuple(
         int(d.dim_value) if d.HasField("dim_value") and d.dim_value > 0 else (d.dim_param or None)
         for d in kind.tensor_type.shape.dim

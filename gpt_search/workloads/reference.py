@@ -124,6 +124,16 @@ def _draw(spec: InputSpec, among: InputRange, rng: np.random.Generator) -> Array
     return rng.uniform(among.low, among.high, spec.shape).astype(dtype)
 
 
+def make_inputs(workload: Workload, seed: int, pairs: int) -> list[dict[str, Array]]:
+    """Seeded inputs of a workload; set i depends on (seed, i) only. Raises InputError when they cannot be drawn."""
+    if pairs < 1:
+        raise InputError(f"{pairs} golden pairs were asked for; at least one is needed")
+    _, specs = inspect_model(workload.model, workload.shapes)
+    ranges = input_ranges(workload.model, specs)
+    streams = Streams(seed)
+    return [draw_inputs(specs, ranges, streams.trial(i, "golden")) for i in range(pairs)]
+
+
 def make_reference_pairs(
     workload: Workload, seed: int, pairs: int = 2, model: Path | None = None, timeout_s: float = 600
 ) -> list[GoldenPair]:
@@ -134,12 +144,7 @@ def make_reference_pairs(
 
     Raises InputError when inputs cannot be drawn or the model cannot be run on them.
     """
-    if pairs < 1:
-        raise InputError(f"{pairs} golden pairs were asked for; at least one is needed")
-    _, specs = inspect_model(workload.model, workload.shapes)
-    ranges = input_ranges(workload.model, specs)
-    streams = Streams(seed)
-    inputs = [GoldenPair(draw_inputs(specs, ranges, streams.trial(i, "golden")), {}) for i in range(pairs)]
+    inputs = [GoldenPair(each, {}) for each in make_inputs(workload, seed, pairs)]
     chosen = Path(model) if model is not None else workload.model
     read_model(chosen)  # its own messages for a missing or damaged file
     with tempfile.TemporaryDirectory(prefix="gpt_search_") as folder:

@@ -1,0 +1,44 @@
+"""Making an engine to ship: what is written is what was loaded again and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from gpt_search.accuracy.losses import ATOL, RTOL
+from gpt_search.domain.errors import InputError
+from gpt_search.domain.route import Route
+from gpt_search.execution.evaluator import EvaluatorSettings
+from gpt_search.execution.launcher import Worker, WorkerFailed
+
+_SLOT = "shipped"
+
+
+class ShippedEngine(NamedTuple):
+    """An engine as bytes, and its fingerprint and losses after it was loaded from them in another process."""
+
+    data: bytes
+    fingerprint: str | None
+    losses: tuple[Mapping[str, Mapping[str, float]], ...]
+
+
+def ship_engine(settings: EvaluatorSettings, route: Route) -> ShippedEngine:
+    """Builds a route, saves it, loads the bytes into a fresh worker, and takes the losses of that.
+
+    Raises InputError when any step fails, with the reason.
+    """
+    spec = settings.worker_spec()
+    slot = {"slot": _SLOT}
+    try:
+        with Worker(spec) as worker:
+            build = slot | {"route": [list(item) for item in route.items_in_order], "seed": 0}
+            worker.ask("build", build, timeout_s=settings.timeout_build_s, phase="build")
+            data = worker.ask("save", slot, timeout_s=settings.timeout_build_s, phase="save").arrays["data"]
+        with Worker(spec) as worker:
+            loaded = worker.ask("load", slot, {"data": data}, timeout_s=settings.timeout_build_s, phase="load")
+            gate = worker.ask(
+                "gate", slot | {"atol": ATOL, "rtol": RTOL}, timeout_s=settings.timeout_run_s, phase="gate"
+            )
+    except WorkerFailed as error:
+        raise InputError(f"the engine cannot be exported: {' '.join(error.message.split())}") from None
+    return ShippedEngine(data.tobytes(), loaded.fields["fingerprint"], tuple(gate.fields["losses"]))

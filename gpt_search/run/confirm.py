@@ -1,0 +1,202 @@
+"""Confirmation: a search only nominates; the headline comes from fresh builds of one route and the reference.
+
+Stage 1 rebuilds the best k routes and picks one. Stage 2 rebuilds only that one and the reference,
+and the speed-up with its interval comes from stage 2 alone, so picking the luckiest of many
+timings cannot inflate it. The unit is a pair of fresh builds in fresh processes, whose paired rounds
+give one log-ratio; the interval is a t interval over those.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from gpt_search.accuracy.gate import worst
+from gpt_search.domain.errors import InputError
+from gpt_search.domain.evaluation import Evaluation
+from gpt_search.domain.outcome import Outcome, Phase
+from gpt_search.domain.route import Route
+from gpt_search.domain.streams import Streams, seed_from
+from gpt_search.measure.intervals import Interval, Verdict, ratio_interval, verdict
+from gpt_search.run.result import Nominee, accuracy_json
+from gpt_search.run.setup import Prepared
+from gpt_search.run.show import history_of, nominate
+from gpt_search.run.tune import prepared_for
+from gpt_search.store.study import StudyStore
+
+DEFAULT_TOP = 3
+DEFAULT_REBUILDS = 7
+STAGE_1_REBUILDS = 2
+"""Stage 1 only ranks: two builds tell a lucky one from a fast one, and stage 2 does not depend on them."""
+
+Step = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True)
+class Confirmation:
+    """The result of a confirmation.
+
+    winner: None where no route was nominated or every nominated one failed when built again; the
+    verdict is then to keep the default. speedup: reference / winner, from stage 2. metric: of the
+    tolerance. data: everything,
+    raw samples included, as stored.
+    """
+
+    winner: Nominee | None
+    speedup: Interval | None
+    verdict: Verdict
+    reason: str
+    metric: str
+    data: Mapping[str, Any]
+
+
+def confirm(
+    study: str,
+    storage: str,
+    top: int = DEFAULT_TOP,
+    rebuilds: int = DEFAULT_REBUILDS,
+    step: Step | None = None,
+) -> Confirmation:
+    """Confirms what a study nominates, and stores the result with it.
+
+    top: how many routes stage 1 rebuilds. rebuilds: pairs of builds in stage 2; fewer than 5 make a
+    preliminary interval. step(done, total, what): called before each build pair.
+    Raises InputError when the study is unknown, has no finished reference, or something it rests on has changed.
+    """
+    if top < 1 or rebuilds < 1:
+        raise InputError(f"--top {top} --rebuilds {rebuilds}: both must be 1 or more")
+    with StudyStore.open(storage, study) as store:
+        prepared = prepared_for(store)
+        restored = store.restore()
+        if not restored.rows:
+            raise InputError(f"study {study!r} has no finished trial yet; continue it with `{store.resume_command}`")
+        history = history_of(store, restored)
+        nominees = nominate(store, restored, history, prepared.strategy, top)
+        reference_ms = restored.rows[0].evaluation.latency_ms
+        if reference_ms is None:
+            raise InputError(f"study {study!r} has no timed reference, so there is nothing to confirm against")
+        run = _Run(prepared, reference_ms, rebuilds, len(store.confirmations()), step)
+        result = run.both_stages([n for n in nominees if n.ratio < 1.0 and n.trial != 0])
+        store.append_confirmation(result.data)
+        return result
+
+
+class _Run:
+    """One confirmation: counts its steps and keeps the evaluations."""
+
+    def __init__(self, prepared: Prepared, reference_ms: float, rebuilds: int, number: int, step: Step | None) -> None:
+        self.prepared, self.reference_ms, self.rebuilds, self.number = prepared, reference_ms, rebuilds, number
+        self.step = step
+        self.done = self.total = 0
+        # Every round is used: racing would leave the slow builds with fewer.
+        rounds = prepared.protocol.max_rounds
+        self.protocol = replace(prepared.protocol, min_rounds=rounds)
+
+    def both_stages(self, nominees: Sequence[Nominee]) -> Confirmation:
+        """Stage 1 where there is more than one to choose from, then stage 2."""
+        several = len(nominees) > 1
+        self.total = self.rebuilds * bool(nominees) + several * STAGE_1_REBUILDS * len(nominees)
+        stage_1 = self._stage_1(nominees) if several else {n.trial: [] for n in nominees}
+        ranked = sorted(
+            (n for n in nominees if all(e.outcome is Outcome.OK for e in stage_1[n.trial])),
+            key=lambda n: _mean_log_ratio(stage_1[n.trial]) if several else n.ratio,
+        )
+        winner: Nominee | None = None
+        stage_2: list[Evaluation] = []
+        reason = "no route was timed faster than the reference"
+        for candidate in ranked:
+            stage_2 = self._stage_2(candidate)
+            if all(e.outcome is Outcome.OK for e in stage_2):
+                winner = candidate
+                break
+            failed = next(e for e in stage_2 if e.outcome is not Outcome.OK)
+            reason = f"the nominated routes failed when built again ({failed.outcome.name}: {failed.message or ''})"
+        if nominees and not ranked:
+            reason = "the nominated routes failed when built again"
+        interval: Interval | None = None
+        found = Verdict.NOT_DISTINGUISHABLE
+        if winner is not None:
+            interval = ratio_interval([-_log_ratio(e) for e in stage_2])
+            found = verdict(interval)
+            reason = found.explanation
+        return Confirmation(
+            winner,
+            interval,
+            found,
+            reason,
+            self.prepared.tolerances.metric,
+            self._data(nominees, stage_1, winner, stage_2, interval, found, reason),
+        )
+
+    def _stage_1(self, nominees: Sequence[Nominee]) -> dict[int, list[Evaluation]]:
+        order = [n for n in nominees for _ in range(STAGE_1_REBUILDS)]
+        found: dict[int, list[Evaluation]] = {n.trial: [] for n in nominees}
+        for i in Streams(self.prepared.seed).trial(self.number, "confirm").permutation(len(order)).tolist():
+            nominee = order[i]
+            found[nominee.trial].append(self._rebuild(nominee, 1, i))
+        return found
+
+    def _stage_2(self, nominee: Nominee) -> list[Evaluation]:
+        found: list[Evaluation] = []
+        for i in range(self.rebuilds):
+            found.append(self._rebuild(nominee, 2, i))
+            if found[-1].outcome is not Outcome.OK:
+                break  # one failure is enough to refuse the route
+        return found
+
+    def _rebuild(self, nominee: Nominee, stage: int, i: int) -> Evaluation:
+        """One pair of fresh builds, candidate and reference, in fresh processes, timed in alternating rounds."""
+        if self.step is not None:
+            self.step(self.done, self.total, f"stage {stage}, trial {nominee.trial}")
+        self.done += 1
+        seed = seed_from(self.prepared.seed, "confirm", self.number, stage, nominee.trial, i)
+        with self.prepared.evaluator(self.protocol) as evaluator:
+            evaluator.reference_latency_ms = self.reference_ms
+            return evaluator.evaluate(Route.parse(nominee.route), Phase.TIME, seed=seed)
+
+    def _data(
+        self,
+        nominees: Sequence[Nominee],
+        stage_1: Mapping[int, Sequence[Evaluation]],
+        winner: Nominee | None,
+        stage_2: Sequence[Evaluation],
+        interval: Interval | None,
+        found: Verdict,
+        reason: str,
+    ) -> dict[str, Any]:
+        losses = [pair for e in stage_2 for pair in e.losses]
+        return {
+            "number": self.number,
+            "rebuilds": self.rebuilds,
+            "nominees": [n.to_json() for n in nominees],
+            "winner": None if winner is None else winner.to_json(),
+            "speedup": None if interval is None else interval.to_json(),
+            "preliminary": None if interval is None else interval.preliminary,
+            "verdict": found.name,
+            "reason": reason,
+            "accuracy": accuracy_json(worst(losses, self.prepared.tolerances)) if winner and losses else None,
+            "reference_ms": _median_ms(stage_2, "reference_ms"),
+            "latency_ms": _median_ms(stage_2, "candidate_ms"),
+            "stage_1": {str(t): [e.to_json() for e in es] for t, es in stage_1.items()},
+            "stage_2": [e.to_json() for e in stage_2],
+        }
+
+
+def _log_ratio(evaluation: Evaluation) -> float:
+    if evaluation.log_ratio is None:
+        raise ValueError("an evaluation that went through every phase has a log-ratio")
+    return evaluation.log_ratio
+
+
+def _mean_log_ratio(evaluations: Sequence[Evaluation]) -> float:
+    return math.fsum(_log_ratio(e) for e in evaluations) / len(evaluations)
+
+
+def _median_ms(evaluations: Sequence[Evaluation], side: str) -> float | None:
+    """Median over builds of the median over rounds, in ms; None without rounds."""
+    builds = [float(np.median([np.median(getattr(r, side)) for r in e.rounds])) for e in evaluations if e.rounds]
+    return float(np.median(builds)) if builds else None

@@ -1,0 +1,102 @@
+"""Golden data for a study: made or read once, kept beside the records, found again by what they were made from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpt_search.accuracy.golden import (
+    DEFAULT_ENGINE,
+    FILES,
+    golden_digest,
+    load_golden,
+    read_user_golden,
+    save_golden,
+)
+from gpt_search.backends.base import BuildOptions
+from gpt_search.domain.digest import digest_of, digest_of_file
+from gpt_search.domain.errors import InputError
+from gpt_search.domain.route import Route
+from gpt_search.domain.workload import GoldenPair
+from gpt_search.execution.evaluator import infer_with
+from gpt_search.execution.launcher import WorkerFailed
+from gpt_search.run.config import TuneConfig
+from gpt_search.workloads.model import Model
+from gpt_search.workloads.reference import make_inputs, make_reference_pairs
+
+# Not the study's seed: studies that differ in their seed are then judged on the same golden data.
+INPUT_SEED = 0
+OWN = "backend"
+"""The kind of golden data that a backend brings itself (the synthetic one)."""
+
+
+@dataclass(frozen=True)
+class Golden:
+    """A golden file and what kind of reference it holds."""
+
+    path: Path
+    kind: str
+
+
+def prepare_golden(config: TuneConfig, model: Model, folder: Path, reference: Route) -> Golden:
+    """The golden file for a run, made in `folder` unless an equal one is there.
+
+    Raises InputError when the user's golden data, or the model that makes them, are not usable.
+    """
+    kind = OWN if model.golden is not None else config.reference
+    if kind == FILES:
+        assert config.golden is not None
+        pairs = read_user_golden(config.golden, model.inputs, model.outputs)
+        return Golden(_saved(folder, pairs, {"kind": kind, "content": golden_digest(pairs)}), kind)
+    info: dict[str, Any] = {"kind": kind, "model": model.workload.digest, "seed": INPUT_SEED, "pairs": config.pairs}
+    if model.golden is not None:
+        return Golden(_saved(folder, model.golden(config.pairs), info), kind)
+    if kind == DEFAULT_ENGINE:
+        info |= {"backend": config.backend, "route": str(reference)}
+    elif config.golden is not None:
+        if not config.golden.is_file():
+            raise InputError(f"--golden {config.golden}: there is no such float32 model file")
+        info["float32"] = digest_of_file(config.golden)
+    path = _path(folder, info)
+    if path.is_file() and load_golden(path)[1] == info:
+        return Golden(path, kind)
+    if kind == DEFAULT_ENGINE:
+        pairs = _from_default_engine(config, model, reference)
+    else:
+        pairs = make_reference_pairs(model.workload, INPUT_SEED, config.pairs, config.golden)
+    return Golden(_saved(folder, pairs, info), kind)
+
+
+def _from_default_engine(config: TuneConfig, model: Model, reference: Route) -> list[GoldenPair]:
+    """The outputs of the engine that the compiler builds by default, on seeded inputs."""
+    inputs = make_inputs(model.workload, INPUT_SEED, config.pairs)
+    try:
+        outputs = infer_with(
+            config.backend,
+            model.workload,
+            reference,
+            inputs,
+            BuildOptions(config.options),
+            timeout_build_s=config.timeout_build_s,
+            timeout_run_s=config.timeout_run_s,
+        )
+    except WorkerFailed as error:
+        words = " ".join(error.message.split())
+        raise InputError(f"--reference default-engine: the reference route cannot be built or run: {words}") from None
+    return [GoldenPair(i, o) for i, o in zip(inputs, outputs, strict=True)]
+
+
+def _path(folder: Path, info: dict[str, Any]) -> Path:
+    return folder / f"{digest_of(info)[:16]}.npz"
+
+
+def _saved(folder: Path, pairs: list[GoldenPair], info: dict[str, Any]) -> Path:
+    path = _path(folder, info)
+    if not path.is_file():
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            save_golden(path, pairs, info)
+        except OSError as error:
+            raise InputError(f"cannot write the golden data {path}: {error.strerror or error}") from None
+    return path.absolute()

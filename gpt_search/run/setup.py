@@ -1,0 +1,178 @@
+"""From what the user asked for to what a study needs: workload, golden data, space, settings.
+
+The same pieces are made twice: by `tune` from its options, and by `resume` from what the study
+stored; both end in `StudySettings`, and whatever differs is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpt_search.accuracy.gate import Tolerances, check_outputs, parse_tolerances
+from gpt_search.accuracy.golden import golden_digest
+from gpt_search.backends.base import BuildOptions
+from gpt_search.domain.errors import InputError
+from gpt_search.domain.expression import parse_expression
+from gpt_search.domain.space import SearchSpace
+from gpt_search.domain.workload import Workload
+from gpt_search.execution.describe import Description, describe_backend
+from gpt_search.execution.evaluator import Evaluator, EvaluatorSettings
+from gpt_search.measure.protocol import Protocol
+from gpt_search.run.config import TuneConfig
+from gpt_search.run.golden import prepare_golden
+from gpt_search.search.discovery import load_strategy
+from gpt_search.search.strategy import Strategy
+from gpt_search.store.location import locate
+from gpt_search.store.settings import StudySettings
+from gpt_search.workloads.model import describe_model
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Everything that a study needs and that must not change while it lasts."""
+
+    space: SearchSpace
+    strategy: Strategy
+    description: Description
+    workload: Workload
+    golden: Path
+    golden_kind: str
+    tolerances: Tolerances
+    protocol: Protocol
+    seed: int
+    backend: str
+    options: Mapping[str, object]
+    timeout_build_s: float
+    timeout_run_s: float
+    memory_limit_gb: float | None
+    time_infeasible: bool
+
+    def settings(self) -> StudySettings:
+        """The study's settings; equal settings mean that trials are comparable."""
+        database = self.description.database
+        return StudySettings(
+            {
+                "backend": self.backend,
+                "workload": {"digest": self.workload.digest, **self.workload.to_json()},
+                "golden": {"digest": golden_digest(self.golden), "kind": self.golden_kind, "path": str(self.golden)},
+                "tolerance": self.tolerances.to_json(),
+                "database": {
+                    "tuner_version": database.tuner_version,
+                    "digest": database.digest,
+                    "defaults": database.defaults,
+                },
+                "environment": self.description.environment,
+                "protocol": self.protocol.to_json(),
+                "strategy": {
+                    "spec": strategy_spec(self.strategy),
+                    "source": getattr(self.strategy, "source_digest", None),
+                },
+                "seed": self.seed,
+                "options": dict(self.options),
+                "limits": {
+                    "timeout_build_s": self.timeout_build_s,
+                    "timeout_run_s": self.timeout_run_s,
+                    "memory_gb": self.memory_limit_gb,
+                },
+                "time_infeasible": self.time_infeasible,
+            }
+        )
+
+    def evaluator_settings(self, protocol: Protocol | None = None) -> EvaluatorSettings:
+        """What the evaluator and its workers are told; `protocol` in place of the study's own."""
+        return EvaluatorSettings(
+            backend=self.backend,
+            workload=self.workload,
+            golden=self.golden,
+            tolerances=self.tolerances,
+            protocol=protocol or self.protocol,
+            options=BuildOptions(self.options),
+            defaults=self.description.database.defaults,
+            timeout_build_s=self.timeout_build_s,
+            timeout_run_s=self.timeout_run_s,
+            memory_limit_gb=self.memory_limit_gb,
+            time_infeasible=self.time_infeasible,
+        )
+
+    def evaluator(self, protocol: Protocol | None = None) -> Evaluator:
+        """A fresh evaluator; `protocol` in place of the study's own. Close it."""
+        return Evaluator(self.evaluator_settings(protocol), self.space.reference)
+
+
+def strategy_spec(strategy: Strategy) -> str:
+    """The spec that `load_strategy` put on it, or the class's name for one made in Python."""
+    spec = getattr(strategy, "spec", None)
+    return spec if isinstance(spec, str) else f"{type(strategy).__module__}:{type(strategy).__qualname__}"
+
+
+def prepare(config: TuneConfig) -> Prepared:
+    """What `tune` needs, from its options. Raises InputError for anything that the user must mend.
+
+    Cheap checks come first, so that a typo does not wait for a model to run.
+    """
+    strategy = load_strategy(config.strategy)
+    tolerances = parse_tolerances(config.tolerances, config.metric)
+    location = locate(config.storage)
+    location.check(must_exist=False)
+    description = describe_backend(config.backend)
+    space = parse_expression(config.knobs, description.database, strict=config.strict_trtexec)
+    model = describe_model(config.backend, config.model, config.shapes)
+    if model.outputs is not None:
+        check_outputs(tolerances, list(model.outputs))
+    golden = prepare_golden(config, model, location.records / "golden", space.reference)
+    return Prepared(
+        space=space,
+        strategy=strategy,
+        description=description,
+        workload=model.workload,
+        golden=golden.path,
+        golden_kind=golden.kind,
+        tolerances=tolerances,
+        protocol=config.protocol,
+        seed=config.seed,
+        backend=config.backend,
+        options=config.options,
+        timeout_build_s=config.timeout_build_s,
+        timeout_run_s=config.timeout_run_s,
+        memory_limit_gb=config.memory_limit_gb,
+        time_infeasible=config.time_infeasible,
+    )
+
+
+def prepare_stored(stored: StudySettings, space: SearchSpace) -> Prepared:
+    """What `resume` needs, from a study's settings, looked at anew: files, versions, strategy.
+
+    Compare `.settings()` with the stored ones before going on. Raises InputError when the model or
+    the golden data are no longer there.
+    """
+    workload = Workload.from_json(stored["workload"])
+    for file in (workload.model, *workload.external):
+        if not file.is_file():
+            raise InputError(f"the study's model file {str(file)!r} is no longer there; put it back to go on")
+    golden = Path(stored["golden"]["path"])
+    if not golden.is_file():
+        raise InputError(
+            f"the study's golden data {str(golden)!r} are no longer there; put the file back, or run `gpt-search tune` "
+            "with the options of the first run, which makes it again"
+        )
+    limits: Mapping[str, Any] = stored["limits"]
+    return Prepared(
+        space=space,
+        strategy=load_strategy(stored["strategy"]["spec"]),
+        description=describe_backend(stored["backend"]),
+        workload=workload,
+        golden=golden,
+        golden_kind=stored["golden"]["kind"],
+        tolerances=Tolerances.from_json(stored["tolerance"]),
+        protocol=Protocol.from_json(stored["protocol"]),
+        seed=stored["seed"],
+        backend=stored["backend"],
+        options=stored["options"],
+        timeout_build_s=limits["timeout_build_s"],
+        timeout_run_s=limits["timeout_run_s"],
+        memory_limit_gb=limits["memory_gb"],
+        time_infeasible=stored["time_infeasible"],
+    )

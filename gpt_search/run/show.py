@@ -1,0 +1,123 @@
+"""Reading a study: what was tried, what it nominates, what was confirmed."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from gpt_search.accuracy.gate import Tolerances
+from gpt_search.domain.errors import InputError
+from gpt_search.domain.history import History
+from gpt_search.domain.outcome import Phase
+from gpt_search.domain.route import Route
+from gpt_search.run.result import Nominee, StudySummary, worst_of
+from gpt_search.search.discovery import load_strategy
+from gpt_search.search.strategy import Strategy, recommend, recommended_rows
+from gpt_search.store.study import Restored, StudyStore
+
+DEFAULT_TOP = 3
+
+
+def show(study: str, storage: str, top: int = DEFAULT_TOP) -> StudySummary:
+    """The summary of a stored study; needs no lock, so it may be called while the study runs.
+
+    top: how many routes to nominate. Raises InputError for an unknown study or storage.
+    """
+    with StudyStore.read(storage, study) as store:
+        return summarise(store, top=top)
+
+
+def summarise(store: StudyStore, strategy: Strategy | None = None, top: int = DEFAULT_TOP) -> StudySummary:
+    """The summary of an open study. strategy: whose nominations count; by default the stored one."""
+    restored = store.restore()
+    history = history_of(store, restored)
+    settings = store.settings
+    tolerances = Tolerances.from_json(settings["tolerance"])
+    reference = restored.rows[0].evaluation if restored.rows else None
+    counts = history.summary()
+    if len(history):
+        counts = {k: v - (k == restored.rows[0].evaluation.outcome.name) for k, v in counts.items()}
+    prints = history.fingerprint[history.fingerprint >= 0]
+    return StudySummary(
+        study=store.name,
+        storage=store.location.shown,
+        model=settings["workload"]["model"],
+        backend=settings["backend"],
+        strategy=settings["strategy"]["spec"],
+        seed=settings["seed"],
+        knobs=len(store.space),
+        routes=store.space.size,
+        trials=max(0, len(history) - 1),
+        outcomes={k: v for k, v in counts.items() if v},
+        engines=len(np.unique(prints)),
+        reference_ms=None if reference is None else reference.latency_ms,
+        reference_worst=None if reference is None else worst_of(reference, tolerances),
+        nominees=tuple(nominate(store, restored, history, strategy, top)),
+        clock_s=restored.clock_s,
+        unfinished=len(restored.adopted),
+        end=store.attr("end") if not restored.adopted else None,
+        golden_kind=settings["golden"]["kind"],
+        metric=tolerances.metric,
+        confirmations=tuple(store.confirmations()),
+    )
+
+
+def history_of(store: StudyStore, restored: Restored) -> History:
+    """The history that a strategy would see of a stored study."""
+    history = History(store.space)
+    for row in restored.rows:
+        history.append(row.trial, row.codes, row.evaluation.observation(), row.until)
+    return history
+
+
+def nominate(
+    store: StudyStore, restored: Restored, history: History, strategy: Strategy | None, top: int
+) -> list[Nominee]:
+    """The best `top` routes, best first, one per engine; the reference among them where it belongs.
+
+    strategy: whose `recommend` counts; by default the stored one, or the common rule when that
+    cannot be loaded any more (a file that is gone).
+    """
+    if not len(history) or math.isnan(float(history.value[0])):
+        return []
+    rows = _recommended(store, history, strategy)
+    tolerances = Tolerances.from_json(store.settings["tolerance"])
+    reference_ms = float(history.value[0])
+    defaults = dict(store.settings["database"]["defaults"])
+    found: list[Nominee] = []
+    engines: set[str] = set()
+    for row in rows:
+        evaluation, codes = restored.rows[row].evaluation, restored.rows[row].codes
+        if restored.rows[row].until is not Phase.TIME or evaluation.latency_ms is None:
+            continue
+        if evaluation.fingerprint is not None:
+            if evaluation.fingerprint in engines:
+                continue
+            engines.add(evaluation.fingerprint)
+        route: Route = store.space.route(codes)
+        found.append(
+            Nominee(
+                trial=restored.rows[row].trial,
+                route=str(route),
+                changes=str(route.changes(defaults)),
+                latency_ms=evaluation.latency_ms,
+                ratio=evaluation.latency_ms / reference_ms,
+                ratio_error=evaluation.log_ratio_error if evaluation.log_ratio_error is not None else math.nan,
+                worst=worst_of(evaluation, tolerances),
+                fingerprint=evaluation.fingerprint,
+            )
+        )
+        if len(found) == top:
+            break
+    return found
+
+
+def _recommended(store: StudyStore, history: History, strategy: Strategy | None) -> list[int]:
+    # All of them: several routes may stand for one engine, and only one of those is nominated.
+    if strategy is None:
+        try:
+            strategy = load_strategy(store.settings["strategy"]["spec"])
+        except InputError:
+            return recommend(history, len(history))
+    return recommended_rows(strategy, history, len(history))

@@ -1,0 +1,45 @@
+"""What is known of the model to be tuned before it is built, whatever the backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpt_search.backends.registry import load_backend
+from gpt_search.domain.errors import InputError
+from gpt_search.domain.workload import GoldenPair, Workload
+from gpt_search.workloads.inspect import inspect_model, output_specs
+
+Specs = Mapping[str, tuple[Any, Sequence[int | str | None]]]
+
+
+@dataclass(frozen=True)
+class Model:
+    """A workload with what its golden data must look like.
+
+    inputs, outputs: name -> (element type, shape); outputs None where the backend does not tell.
+    golden: makes that many golden pairs, for backends that bring their own; None for model files.
+    """
+
+    workload: Workload
+    inputs: Specs
+    outputs: Specs | None
+    golden: Callable[[int], list[GoldenPair]] | None = None
+
+
+def describe_model(backend: str, path: Path, shapes: Mapping[str, Sequence[int]]) -> Model:
+    """The model file as a workload of that backend; nothing is executed. Raises InputError.
+
+    A backend with the method `own_workload(path) -> (Workload, golden)` brings its own form of
+    model; every other one takes ONNX.
+    """
+    own = getattr(load_backend(backend), "own_workload", None)
+    if own is not None:
+        if shapes:
+            raise InputError(f"--shape has no meaning for the backend {backend.partition(':')[0]!r}; leave it out")
+        workload, golden = own(path)
+        return Model(workload, {}, None, golden)
+    workload, inputs = inspect_model(path, shapes)
+    return Model(workload, {i.name: (i.dtype, i.shape) for i in inputs}, output_specs(path))
