@@ -15,6 +15,7 @@ from functools import cache
 
 from gpt_search.domain.knob import Knob, KnobDatabase
 
+Sends = dict[str, str | int | bool | None]
 ON_OFF = ("on", "off")
 OFF_ON = ("off", "on")
 
@@ -137,10 +138,11 @@ TRANSFORMERS: dict[str, str] = {
 }
 
 
-def _flag(values: tuple[str, str] = OFF_ON, on: str = "1", off: str = "0") -> dict[str, str | int | bool | None]:
+def _flag(values: tuple[str, str] = OFF_ON, on: str = "1", off: str = "0") -> Sends:
     """A switch whose default (the first value) sets nothing."""
-    sends: dict[str, str | int | bool | None] = {"on": on, "off": off}
-    return {v: None if v == values[0] else sends[v] for v in values}
+    sends: Sends = {"on": on, "off": off}
+    sends[values[0]] = None
+    return {v: sends[v] for v in values}
 
 
 def _config(

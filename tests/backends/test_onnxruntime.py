@@ -409,3 +409,25 @@ def test_a_failed_allocation_is_a_memory_limit(tmp_path: Path) -> None:
     command = [sys.executable, "-c", _HUNGRY, str(tmp_path / "hungry.onnx")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout.count("limit:") == 2, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_every_single_change_builds_and_stays_near_the_default(backend: OnnxRuntimeBackend, bert: Workload) -> None:
+    """No value of any knob crashes, is refused, or loses the model; most engines coincide with the default's."""
+    x = feeds(bert)
+    default = build(backend, bert).infer(x)
+    seen = set()
+    for knob in backend.knob_database():
+        for value in knob.values:
+            if value == knob.default or ("threads" in knob.name and int(value) > 4):
+                continue
+            engine = build(backend, bert, f"-{knob.name}={value}")
+            if engine.fingerprint in seen:
+                engine.close()
+                continue
+            seen.add(engine.fingerprint)
+            for name, output in engine.infer(x).items():
+                a, b = output.astype(np.float64).ravel(), default[name].astype(np.float64).ravel()
+                assert 1 - a @ b / np.linalg.norm(a) / np.linalg.norm(b) < 0.02, (knob.name, value)
+            engine.close()
+    assert 30 < len(seen) < 120
