@@ -9,8 +9,11 @@ from typing import Any
 
 
 def digest_of(value: Any) -> str:
-    """SHA-256 (hex, 64 characters) of a JSON-like value; independent of dictionary order."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    """SHA-256 (hex, 64 characters) of a JSON-like value; independent of dictionary order.
+
+    Raises ValueError for NaN and infinity, TypeError for what JSON does not know.
+    """
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
 

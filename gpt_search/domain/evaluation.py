@@ -33,7 +33,9 @@ class Evaluation:
     losses: golden pair number -> output name -> loss name -> loss (NaN and infinity possible).
     violation: largest (loss - tolerance), infinity where no loss can be given, None where not measured.
     log_ratio, log_ratio_error: median over rounds of log(candidate / reference), and its standard error.
+    error_ms: standard error of latency_ms. memory_bytes: what the engine needs, where the backend says so.
     timed_as: trial number whose samples stand for this route, because the engines are the same.
+    raced: True when timing stopped early because the route was clearly worse than the best.
     cost_s: seconds by phase ("start", "build", "gate", "time"). message: why it failed, one or more lines.
     """
 
@@ -74,15 +76,15 @@ class Evaluation:
             "memory_bytes": self.memory_bytes,
             "timed_as": self.timed_as,
             "raced": self.raced,
-            "cost_s": dict(self.cost_s),
+            "cost_s": {phase: _number(s) for phase, s in self.cost_s.items()},
             "message": self.message,
             "rounds": [
                 {
-                    "candidate_ms": list(r.candidate_ms),
-                    "reference_ms": list(r.reference_ms),
-                    "started_s": r.started_s,
+                    "candidate_ms": [_number(x) for x in r.candidate_ms],
+                    "reference_ms": [_number(x) for x in r.reference_ms],
+                    "started_s": _number(r.started_s),
                     "reference_first": r.reference_first,
-                    **({"device": dict(r.device)} if r.device else {}),
+                    **({"device": {k: _number(v) for k, v in r.device.items()}} if r.device else {}),
                 }
                 for r in self.rounds
             ],
@@ -95,7 +97,7 @@ class Evaluation:
             outcome=Outcome[data["outcome"]],
             until=Phase[data["until"]],
             losses=tuple(
-                {o: {k: _float(v) for k, v in by.items()} for o, by in pair.items()} for pair in data["losses"]
+                {o: {k: float(v) for k, v in by.items()} for o, by in pair.items()} for pair in data["losses"]
             ),
             violation=_float_or_none(data["violation"]),
             latency_ms=_float_or_none(data["latency_ms"]),
@@ -114,7 +116,7 @@ class Evaluation:
                     tuple(map(float, r["reference_ms"])),
                     float(r["started_s"]),
                     bool(r["reference_first"]),
-                    dict(r.get("device", {})),
+                    {str(k): float(v) for k, v in r.get("device", {}).items()},
                 )
                 for r in data["rounds"]
             ),
@@ -131,10 +133,6 @@ class Evaluation:
 def _number(value: float | None) -> float | str | None:
     """Text for what JSON has no number for: "nan", "inf", "-inf"."""
     return value if value is None or math.isfinite(value) else str(value)
-
-
-def _float(value: float | str) -> float:
-    return float(value)
 
 
 def _float_or_none(value: float | str | None) -> float | None:

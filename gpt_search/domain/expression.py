@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpt_search.domain.errors import InputError, did_you_mean, listing
-from gpt_search.domain.knob import Knob, KnobDatabase
-from gpt_search.domain.space import Dimension, SearchSpace
+from gpt_search.domain.knob import Knob, KnobDatabase, unwritable
+from gpt_search.domain.space import MAX_VALUES, Dimension, SearchSpace
 
 _GLOB = re.compile(r"[*?]")
+_WHITE = re.compile(r"\s")
 _COMMENT = re.compile(r"(?m)(?:(?<=\s)|^)#.*$")
-_MAX_INCLUDE_DEPTH = 8
 
 
 class ExpressionError(InputError):
@@ -33,13 +33,23 @@ class _Token:
     line: int
     source: str | None
 
+    def place(self, offset: int = 0) -> str:
+        """Where character `offset` of the token stands: a value may be on a later line than its name."""
+        before = self.text[:offset]
+        line, column = self.line + before.count("\n"), self.column + offset
+        if "\n" in before:
+            column = len(before) - before.rindex("\n")
+        where = f"column {column}" if line == 1 and self.source is None else f"line {line}, column {column}"
+        return where if self.source is None else f"{self.source}, {where}"
+
     def fail(self, why: str, offset: int = 0) -> ExpressionError:
-        place = f"column {self.column + offset}"
-        if self.source is not None:
-            place = f"{self.source}, line {self.line}, {place}"
-        elif self.line > 1:
-            place = f"line {self.line}, {place}"
-        return ExpressionError(f"{place}: {self.text!r}: {why}")
+        return ExpressionError(f"{self.place(offset)}: {self.text!r}: {why}")
+
+    def offset_of(self, number: int) -> int:
+        """Where value `number` of the token's list begins."""
+        opening = self.text.index("[") + 1
+        parts = self.text[opening:].split("|", number + 1)
+        return opening + sum(len(p) + 1 for p in parts[:number]) + len(parts[number]) - len(parts[number].lstrip())
 
 
 def _split(text: str, strict: bool, source: str | None) -> Iterator[_Token]:
@@ -69,22 +79,26 @@ def _split(text: str, strict: bool, source: str | None) -> Iterator[_Token]:
         yield _Token(text[start:], token_column, token_line, source)
 
 
-def _tokens(text: str, strict: bool, folder: Path, source: str | None = None, depth: int = 0) -> Iterator[_Token]:
-    for token in _split(text, strict, source):
+def _tokens(text: str, strict: bool, folder: Path, chain: tuple[Path, ...] = ()) -> Iterator[_Token]:
+    """The tokens of a text, with `@file` replaced by the file's; chain: the files that led here."""
+    for token in _split(text, strict, str(chain[-1]) if chain else None):
         if strict or not token.text.startswith("@"):
             yield token
             continue
         path = folder / token.text[1:]
-        if depth >= _MAX_INCLUDE_DEPTH:
-            raise token.fail(f"files are included more than {_MAX_INCLUDE_DEPTH} deep; does a file include itself?")
         try:
-            content = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+            itself = any(path.samefile(earlier) for earlier in chain)
+            content = "" if itself else path.read_text(encoding="utf-8-sig")
+        except (OSError, ValueError) as error:
+            reason = "no file has such a name"  # "a\0b"
+            if isinstance(error, OSError | UnicodeDecodeError):
+                reason = "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else str(error.strerror)
             raise token.fail(f"cannot read the expression file {str(path)!r}: {reason}") from None
+        if itself:
+            raise token.fail(f"the file {str(path)!r} includes itself")
         # Comments become spaces, so that lines and columns still count from the file as written.
         content = _COMMENT.sub(lambda m: " " * len(m.group()), content)
-        yield from _tokens(content, strict, path.parent, str(path), depth + 1)
+        yield from _tokens(content, strict, path.parent, (*chain, path))
 
 
 def parse_expression(
@@ -109,10 +123,10 @@ def parse_expression(
         for knob in _match(token, name, values, database, strict, notes):
             if knob.name in seen:
                 first = seen[knob.name]
-                raise token.fail(f"knob {knob.name!r} was already named by {first.text!r} at column {first.column}")
+                raise token.fail(f"knob {knob.name!r} was already named by {first.text!r} at {first.place()}")
             seen[knob.name] = token
             if isinstance(values, str):
-                _check(token, knob, values, strict)
+                _check(token, knob, values, len(name) + 2, strict)
                 pinned[knob.name] = values
             else:
                 dimensions.append(_dimension(token, knob, values, strict, notes))
@@ -139,12 +153,11 @@ def _parse_token(token: _Token, strict: bool) -> tuple[str, str | list[str]]:
         raise token.fail("has no value after '='", at)
     opening, closing = rest.find("["), rest.find("]")
     if opening < 0 and closing < 0:
-        if "|" in rest:
-            raise token.fail(f"several values need brackets: -{name}=[{rest}]", at)
         return name, rest
-    if opening != 0:
-        before = rest[: opening if opening > 0 else closing]
-        raise token.fail(f"has text {before!r} before the bracket; write -{name}=[a|b]", at)
+    if opening < 0:
+        raise token.fail("has a ']' without a '['", at + closing)
+    if opening > 0:
+        raise token.fail(f"has text {rest[:opening]!r} before the bracket; write -{name}=[a|b]", at)
     if closing < 0:
         raise token.fail("has a '[' without a ']'", at)
     if closing != len(rest) - 1:
@@ -155,12 +168,15 @@ def _parse_token(token: _Token, strict: bool) -> tuple[str, str | list[str]]:
     values = inner.split("|") if strict else [v.strip() for v in inner.split("|")]
     if values == [""]:
         raise token.fail("has an empty list; write the values to try, as in [a|b]", at)
+    met: set[str] = set()
     for i, value in enumerate(values):
-        offset = at + 1 + sum(len(v) + 1 for v in inner.split("|")[:i])
         if not value:
-            raise token.fail("has an empty value in its list", offset)
-        if value in values[:i]:
-            raise token.fail(f"lists {value!r} twice", offset)
+            raise token.fail("has an empty value in its list", token.offset_of(i))
+        if value in met:
+            raise token.fail(f"lists {value!r} twice", token.offset_of(i))
+        met.add(value)
+    if len(values) > MAX_VALUES:
+        raise token.fail(f"lists {len(values)} values; at most {MAX_VALUES} are supported", at)
     return name, values
 
 
@@ -175,7 +191,7 @@ def _match(
                 1,
             )
         return [database[name]]
-    pattern = re.compile("".join(".*" if c == "*" else "." if c == "?" else re.escape(c) for c in name))
+    pattern = _pattern(name)
     found = [k for k in database if pattern.fullmatch(k.name)]
     if not found:
         raise token.fail(f"no knob matches {name!r} ({len(database)} knobs in version {database.tuner_version})", 1)
@@ -188,12 +204,27 @@ def _match(
     return closed
 
 
-def _check(token: _Token, knob: Knob, value: str, strict: bool) -> None:
+def _pattern(glob: str) -> re.Pattern[str]:
+    """`*` for any characters, `?` for one. Atomic groups: no backtracking, however many stars there are."""
+    head, *parts = ("".join("." if c == "?" else re.escape(c) for c in part) for part in glob.split("*"))
+    if not parts:
+        return re.compile(head)
+    middle = "".join(f"(?>.*?{part})" for part in parts[:-1] if part)
+    return re.compile(f"{head}{middle}.*{parts[-1]}")
+
+
+def _check(token: _Token, knob: Knob, value: str, offset: int, strict: bool) -> None:
     if strict and knob.open_ended:
-        return  # trtexec takes a pinned open-ended value as it is
-    why = knob.check(value)
+        # trtexec takes a pinned open-ended value as it is; a tab or newline in it was meant to separate tokens.
+        why = (
+            f"{value!r} contains white space; trtexec separates tokens by spaces only" if _WHITE.search(value) else None
+        )
+    else:
+        why = knob.check(value)
+        if why is not None and "|" in value:
+            why = f"several values need brackets: -{knob.name}=[{value}]"
     if why is not None:
-        raise token.fail(f"knob {knob.name!r}: {why}", max(0, token.text.find(value, token.text.find("="))))
+        raise token.fail(f"knob {knob.name!r}: {why}", offset)
 
 
 def _dimension(token: _Token, knob: Knob, values: list[str], strict: bool, notes: list[str]) -> Dimension:
@@ -207,11 +238,14 @@ def _dimension(token: _Token, knob: Knob, values: list[str], strict: bool, notes
         raise token.fail(
             f"knob {knob.name!r} is open-ended ({knob.allowed}): trtexec takes no list for it, only one value"
         )
-    for value in values:
-        _check(token, knob, value, strict)
+    for i, value in enumerate(values):
+        if (why := knob.check(value)) is not None:
+            raise token.fail(f"knob {knob.name!r}: {why}", token.offset_of(i))
     listed = len(values)
     if knob.default in values:
         return Dimension(knob.name, tuple(values), values.index(knob.default))
+    if (why := unwritable(knob.default)) is not None or listed == MAX_VALUES:
+        raise token.fail(f"knob {knob.name!r}: its default cannot be added to the list: {why or 'it is full'}")
     notes.append(
         f"{token.text}: the default {knob.default!r} of knob {knob.name!r} was not listed and "
         + ("serves as the baseline only" if strict else "is added as a value")

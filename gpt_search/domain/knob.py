@@ -7,6 +7,7 @@ The form is TensorRT's (`IBuilderConfig.all_build_routes`):
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,6 +17,14 @@ from gpt_search.domain.digest import digest_of
 from gpt_search.domain.errors import InputError, did_you_mean
 
 _INTEGER_TYPES = frozenset({"int", "int32_t", "int64_t"})
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+
+
+def unwritable(value: str) -> str | None:
+    """Why a value cannot be written in an expression or a route, or None when it can."""
+    if not value or any(c.isspace() or c in "[]|" for c in value):
+        return f"{value!r} is empty or contains white space or one of [ ] |"
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +36,8 @@ class Knob:
     default: the value that the compiler uses when the knob is left out.
     open_ended: True when the compiler takes values beyond `values`; such a knob can only be used
         with values that the user lists.
-    integer: True when every value must be a whole number.
+    integer: for an open-ended knob, True when every value must be a whole number; always so when its
+        examples all are.
     """
 
     name: str
@@ -41,12 +51,22 @@ class Knob:
         """Raises InputError when the knob contradicts itself."""
         if not self.name or any(c.isspace() or c in "=[]|*?@" for c in self.name):
             raise InputError(f"knob name {self.name!r} is empty or contains white space or one of = [ ] | * ? @")
+        for value in self.values:
+            if (why := unwritable(value)) is not None:
+                raise InputError(f"knob {self.name!r}: the value {why}")
+        if len(set(self.values)) != len(self.values):
+            raise InputError(f"knob {self.name!r} lists a value twice: {'|'.join(self.values)}")
+        if "..." in self.values:
+            raise InputError(f"knob {self.name!r} lists '...', which stands for values beyond the list")
+        whole = bool(self.values) and all(_INTEGER.fullmatch(v) for v in self.values)
+        if self.integer and self.values and not whole:
+            raise InputError(f"knob {self.name!r} takes whole numbers, but lists {'|'.join(self.values)}")
+        # The JSON form cannot say otherwise, and a database must survive being written and read.
+        object.__setattr__(self, "integer", self.open_ended and (self.integer or whole))
         if self.open_ended:
             return
         if not self.values:
             raise InputError(f"knob {self.name!r} has no allowed values; a closed knob needs at least one")
-        if len(set(self.values)) != len(self.values):
-            raise InputError(f"knob {self.name!r} lists a value twice: {'|'.join(self.values)}")
         if self.default not in self.values:
             raise InputError(
                 f"knob {self.name!r} has default {self.default!r}, which is not among its values "
@@ -56,14 +76,9 @@ class Knob:
     def check(self, value: str) -> str | None:
         """Why `value` is not allowed, or None when it is."""
         if self.open_ended:
-            if not value or any(c.isspace() or c in "[]|" for c in value):
-                return f"{value!r} is empty or contains white space or one of [ ] |"
-            if self.integer:
-                try:
-                    int(value)
-                except ValueError:
-                    return f"{value!r} is not a whole number"
-            return None
+            if self.integer and not _INTEGER.fullmatch(value):
+                return f"{value!r} is not a whole number"
+            return unwritable(value)
         if value in self.values:
             return None
         return f"{value!r} is not among {'|'.join(self.values)}{did_you_mean(value, self.values)}"
@@ -93,12 +108,11 @@ def _knob_from_entry(position: int, entry: Any) -> Knob:
         raise InputError(f"{where}: allowed_values {allowed!r} does not start with {prefix!r}")
     spec = allowed[len(prefix) :]
     name, default, help_text = option[1:], entry["default_value"], str(entry.get("help") or "")
+    if not spec or spec == "[]":
+        raise InputError(f"{where}: allowed_values {allowed!r} allows nothing")
     if spec.startswith("[") and spec.endswith("]"):
         listed = spec[1:-1].split("|")
-        open_ended = "..." in listed
-        values = tuple(v for v in listed if v != "...")
-        integer = open_ended and bool(values) and all(v.lstrip("-").isdigit() for v in values)
-        return Knob(name, values, default, help_text, open_ended, integer)
+        return Knob(name, tuple(v for v in listed if v != "..."), default, help_text, "..." in listed)
     return Knob(name, (), default, help_text, True, spec in _INTEGER_TYPES)
 
 

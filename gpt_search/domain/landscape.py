@@ -10,7 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from numbers import Integral
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -141,14 +143,18 @@ def planted(family: str, seed: int | str, knobs: int | None = None, *, noise: fl
 
     Raises InputError for an unknown family, or a number out of range.
     """
-    found = _FAMILIES.get(family)
+    found = _FAMILIES.get(family) if isinstance(family, str) else None
     if found is None:
         raise InputError(
-            f"unknown landscape family {family!r}{did_you_mean(family, _FAMILIES)}; there are {', '.join(_FAMILIES)}"
+            f"unknown landscape family {family!r}{did_you_mean(str(family), _FAMILIES)}; "
+            f"there are {', '.join(_FAMILIES)}"
         )
     count = found.knobs if knobs is None else knobs
     if isinstance(count, bool) or not isinstance(count, int) or not _MIN_KNOBS <= count <= found.max_knobs:
         raise InputError(f"a {family} landscape has {_MIN_KNOBS} to {found.max_knobs} knobs, not {count!r}")
+    if not isinstance(seed, str | Integral) or isinstance(seed, bool):
+        raise InputError(f"the seed of a landscape is a whole number or text, not {seed!r}")
+    seed = seed if isinstance(seed, str) else int(seed)  # numpy's integers would not pass through JSON
     sd = found.noise if noise is None else noise
     if isinstance(sd, bool) or not isinstance(sd, int | float) or not 0 <= sd <= 1:
         raise InputError(f"the noise is a relative standard deviation from 0 to 1, not {noise!r}")
@@ -162,7 +168,7 @@ def planted(family: str, seed: int | str, knobs: int | None = None, *, noise: fl
     return Landscape(p.blueprint(p.terms, spec, float(sd), costs, reference_ms))
 
 
-def planted_from_spec(spec: Mapping[str, object]) -> Landscape:
+def planted_from_spec(spec: Mapping[str, Any]) -> Landscape:
     """The landscape that `Landscape.spec` described, or one described by hand.
 
     spec: "family" and "seed", and where wanted "knobs" and "noise". Raises InputError for another form.
@@ -173,9 +179,4 @@ def planted_from_spec(spec: Mapping[str, object]) -> Landscape:
             "a landscape spec has 'family' and 'seed', and may have 'knobs' and 'noise'; "
             f"got {', '.join(map(str, spec)) or 'nothing'}"
         )
-    family, seed, knobs, noise = spec["family"], spec["seed"], spec.get("knobs"), spec.get("noise")
-    if not isinstance(family, str) or isinstance(seed, bool) or not isinstance(seed, int | str):
-        raise InputError(
-            f"a landscape spec needs a text 'family' and a number or text 'seed', not {family!r}, {seed!r}"
-        )
-    return planted(family, seed, knobs, noise=noise)  # type: ignore[arg-type]  # checked there
+    return planted(spec["family"], spec["seed"], spec.get("knobs"), noise=spec.get("noise"))

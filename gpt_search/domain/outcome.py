@@ -71,3 +71,7 @@ class Observation(NamedTuple):
     fingerprint: str | None = None
     cost_s: Mapping[str, float] = _NO_COST
     error_ms: float | None = None
+
+    def __reduce__(self) -> tuple[type[Observation], tuple[object, ...]]:
+        """Pickled and copied with a plain dictionary: a read-only view of one cannot be."""
+        return Observation, (*self[:4], dict(self.cost_s), self.error_ms)

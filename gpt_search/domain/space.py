@@ -21,6 +21,9 @@ from gpt_search.domain.route import Route
 Codes = NDArray[np.int16]
 _INT16 = np.dtype(np.int16)
 
+MAX_VALUES = int(np.iinfo(np.int16).max)
+"""Values that one knob may have in a space: codes are int16."""
+
 
 @dataclass(frozen=True, slots=True)
 class Dimension:
@@ -45,8 +48,10 @@ class Dimension:
             raise InputError(f"knob {self.name!r} lists a value twice: {'|'.join(self.values)}")
         if not 0 <= self.default < len(self.values):
             raise InputError(f"knob {self.name!r}: default code {self.default} is outside 0..{len(self.values) - 1}")
-        if len(self.values) > np.iinfo(np.int16).max:
-            raise InputError(f"knob {self.name!r} has {len(self.values)} values; at most 32767 are supported")
+        if len(self.values) > MAX_VALUES:
+            raise InputError(f"knob {self.name!r} has {len(self.values)} values; at most {MAX_VALUES} are supported")
+        if self.listed is not None and not 1 <= self.listed <= len(self.values):
+            raise InputError(f"knob {self.name!r}: {self.listed} listed values of {len(self.values)}")
 
 
 class SearchSpace:
@@ -142,7 +147,7 @@ class SearchSpace:
         return Route(varying + tuple(self.pinned.items()))
 
     def codes(self, route: Route | str) -> Codes:
-        """The code vector of a route; knobs that the route leaves out are at their default.
+        """The code vector of a route; knobs that the route leaves out are at their default, pins at their pin.
 
         Raises InputError when the route sets a knob or a value that the space does not hold.
         """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from numbers import Integral
 
 import numpy as np
 
@@ -36,7 +37,7 @@ class Streams:
         return generator
 
     def _make(self, purpose: str) -> tuple[np.random.Generator, np.random.Philox, dict[str, object], object]:
-        digest = hashlib.sha256(f"{type(self.seed).__name__}:{self.seed}\0{purpose}".encode()).digest()
+        digest = hashlib.sha256(f"{_coordinate(self.seed)}\0{purpose}".encode()).digest()
         bits = np.random.Philox(key=np.frombuffer(digest[:16], np.uint64))
         state: dict[str, object] = dict(bits.state)
         return np.random.Generator(bits), bits, state, state["state"]["counter"]  # type: ignore[index]
@@ -44,5 +45,10 @@ class Streams:
 
 def seed_from(*coordinates: int | str) -> int:
     """A 63-bit seed from coordinates such as (experiment, task, strategy, repeat): never from order."""
-    text = "\0".join(f"{type(c).__name__}:{c}" for c in coordinates)
+    text = "\0".join(map(_coordinate, coordinates))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
+
+
+def _coordinate(value: int | str) -> str:
+    """Text that tells 1 from "1", and is the same for Python's and numpy's integers."""
+    return f"int:{int(value)}" if isinstance(value, Integral) else f"str:{value}"

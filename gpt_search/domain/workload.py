@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,14 +62,11 @@ class Workload:
         }
 
     @classmethod
-    def from_json(cls, data: Mapping[str, object]) -> Workload:
-        """The workload that `to_json` described."""
-        shapes = data["shapes"]
-        external = data["external"]
-        assert isinstance(shapes, Mapping) and isinstance(external, list)
+    def from_json(cls, data: Mapping[str, Any]) -> Workload:
+        """The workload that `to_json` described. Raises KeyError, TypeError or ValueError for another form."""
         return cls(
-            Path(str(data["model"])),
-            {str(n): tuple(int(x) for x in s) for n, s in shapes.items()},
-            tuple(Path(str(p)) for p in external),
+            Path(data["model"]),
+            {str(n): tuple(int(x) for x in s) for n, s in dict(data["shapes"]).items()},
+            tuple(Path(p) for p in data["external"]),
             str(data["name"]),
         )

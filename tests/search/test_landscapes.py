@@ -421,6 +421,7 @@ def test_seeds_families_and_sizes_differ() -> None:
         (("dense", 0, 40), "6 to 12 knobs, not 40"),
         (("sparse", 0, 12.5), "knobs, not 12.5"),
         (("sparse", 0, True), "knobs, not True"),
+        (("sparse", 0.5), "whole number or text, not 0.5"),
     ],
 )
 def test_bad_arguments_say_what_is_allowed(arguments: tuple[object, ...], message: str) -> None:
@@ -440,8 +441,8 @@ def test_bad_noise_is_refused(noise: object) -> None:
         ({}, "got nothing"),
         ({"family": "sparse"}, "'family' and 'seed'"),
         ({"family": "sparse", "seed": 0, "size": 3}, "got family, seed, size"),
-        ({"family": 3, "seed": 0}, "a text 'family'"),
-        ({"family": "sparse", "seed": 1.5}, "number or text 'seed'"),
+        ({"family": 3, "seed": 0}, "unknown landscape family 3"),
+        ({"family": "sparse", "seed": 1.5}, "whole number or text, not 1.5"),
     ],
 )
 def test_a_bad_spec_says_what_is_wrong(spec: dict[str, object], message: str) -> None:
