@@ -118,6 +118,7 @@ class _Family:
     max_knobs: int = _MAX_KNOBS
     noise: float = 0.012
     many_values: float = 0.04
+    max_routes: float = math.inf
 
 
 _FAMILIES = {
@@ -126,7 +127,9 @@ _FAMILIES = {
     "hierarchical": _Family("a parent at some value makes its children inert", _hierarchical),
     "inert": _Family("four knobs in five never change the engine", _inert),
     "infeasible": _Family("many routes fail, by single knobs and by pairs, in every way there is", _infeasible),
-    "dense": _Family("few knobs with many values, and every pair interacts", _dense, 10, 12, many_values=0.5),
+    "dense": _Family(
+        "few knobs with many values, and every pair interacts", _dense, 10, 12, many_values=0.5, max_routes=2**15
+    ),
     "null": _Family("nothing matters: the default is the best there is", _null),
 }
 
@@ -159,7 +162,9 @@ def planted(family: str, seed: int | str, knobs: int | None = None, *, noise: fl
     if isinstance(sd, bool) or not isinstance(sd, int | float) or not 0 <= sd <= 1:
         raise InputError(f"the noise is a relative standard deviation from 0 to 1, not {noise!r}")
     # Not the noise: landscapes that differ in noise alone have the same truth.
-    p = Planter(np.random.default_rng(seed_from("planted", family, seed, count)), count, found.many_values)
+    p = Planter(
+        np.random.default_rng(seed_from("planted", family, seed, count)), count, found.many_values, found.max_routes
+    )
     build = p.size(2.0, 40.0)
     costs = Costs(p.size(0.5, 3.0), build, p.size(0.3, 2.0), p.size(1.0, 5.0), 10.0 * build, 60.0)
     reference_ms = p.size(0.3, 30.0)

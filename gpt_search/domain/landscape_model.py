@@ -27,6 +27,7 @@ from gpt_search.domain.space import Codes
 
 MAX_COMPONENT = 1 << 20
 """Routes that one component may have: the best one is found by enumerating them."""
+_CHUNK = 1 << 12  # routes enumerated at a time
 
 
 class _Level(NamedTuple):
@@ -240,12 +241,16 @@ class Landscape:
         best = self.space.default.copy()
         for knobs in self._components():
             counts = [int(self.space.cardinalities[k]) for k in knobs]
-            routes = np.repeat(self.space.default[None, :], math.prod(counts), axis=0)
-            routes[:, knobs] = np.stack([i.ravel() for i in np.indices(counts, np.int16)], axis=1)
-            value = np.asarray(self.true_log_ratio(routes))
-            winner = int(np.nanargmin(value))  # the reference is feasible, so there is one
-            if value[winner] < 0:
-                best[knobs] = routes[winner, knobs]
+            total, lowest = math.prod(counts), 0.0  # the reference is at 0, and stays where nothing is better
+            for start in range(0, total, _CHUNK):
+                numbers = np.arange(start, min(start + _CHUNK, total))
+                routes = np.repeat(self.space.default[None, :], len(numbers), axis=0)
+                routes[:, knobs] = np.stack(np.unravel_index(numbers, counts), axis=1)
+                value = np.where(np.isnan(found := np.asarray(self.true_log_ratio(routes))), np.inf, found)
+                winner = int(np.argmin(value))
+                if value[winner] < lowest:
+                    lowest = value[winner]
+                    best[knobs] = routes[winner, knobs]
         best.flags.writeable = False
         return best
 

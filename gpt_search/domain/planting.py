@@ -38,11 +38,15 @@ _FAILURES = (
 class Planter:
     """Grows one landscape: knobs first, then what they do."""
 
-    def __init__(self, rng: np.random.Generator, count: int, many_values: float) -> None:
+    def __init__(self, rng: np.random.Generator, count: int, many_values: float, max_routes: float = math.inf) -> None:
+        """many_values: share of knobs with three or four values, as long as there are at most `max_routes` routes."""
         self.rng = rng
         self.count = count
         # Real closed knobs are nearly all on/off: 188 of 195 in TensorRT 11.1.
         self.cards = [int(rng.integers(3, 5)) if rng.random() < many_values else 2 for _ in range(count)]
+        for knob in range(count):
+            if math.prod(self.cards) > max_routes:
+                self.cards[knob] = 2
         self.defaults = [0 if c == 2 and rng.random() < 0.7 else int(rng.integers(c)) for c in self.cards]
         self.names = self._new_names(count)
         self.terms: list[Term] = []
