@@ -25,7 +25,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +153,15 @@ class SyntheticBackend:
         knob = Knob(_FAIL_KNOB, ("no", *KINDS), "no", "fails on demand, in the build; spoiled outputs in the gate")
         return KnobDatabase.of(database.tuner_version, (*database.knobs, knob))
 
+    def own_workload(self, path: Path) -> tuple[Workload, Callable[[int], list[GoldenPair]]]:
+        """The workload of a file that `synthetic_workload` wrote, and what makes its golden pairs.
+
+        Raises InputError when it is not such a file, or one of another landscape.
+        """
+        workload = Workload(path, {_INPUT: (_SIZE,)}, name=f"{self.landscape.spec()['family']}-{path.stem}")
+        self._check_workload(workload)
+        return workload, synthetic_golden
+
     def environment(self) -> dict[str, str]:
         """The landscape stands for the device."""
         return {"backend": "synthetic", "device": json.dumps(self.landscape.spec(), sort_keys=True)}
@@ -234,7 +243,8 @@ class SyntheticBackend:
         except (OSError, ValueError) as error:
             raise InputError(f"{workload.model} is not a synthetic workload: {error}") from None
         if spec != self.landscape.spec():
-            raise InputError(f"{workload.model} holds landscape {spec}, the backend is {self.landscape.spec()}")
+            mine = json.dumps(self.landscape.spec())
+            raise InputError(f"{workload.model} holds another landscape than the backend's {mine}: {json.dumps(spec)}")
 
 
 def _options(text: str) -> dict[str, Any]:

@@ -31,9 +31,11 @@ from gpt_search.domain.workload import Array, Workload
 from gpt_search.execution.environment import import_paths, worker_environment
 from gpt_search.execution.memory import oom_kills, says_no_memory, tree_memory
 from gpt_search.execution.messages import Channel, ChannelClosed, GarbageError, Message
+from gpt_search.execution.supervisor import state_of
 
 START_TIMEOUT_S = 180.0
 _EXIT_WAIT_S = 15.0
+_STOP_WAIT_S = 0.2
 _LOG_LIMIT = 16 << 20
 _WATCH_S = 0.1
 _TREE_WATCH_S = 0.5
@@ -250,10 +252,16 @@ class Worker:
 
     # -- pausing -------------------------------------------------------------------------------
     def pause(self) -> None:
-        """Stops the worker's process group (SIGSTOP), so that its idle threads disturb nobody."""
+        """Stops the worker's process group (SIGSTOP), so that its idle threads disturb nobody.
+
+        Returns when the process has stopped: on a busy machine it may still have to be scheduled for that.
+        """
         if self._dead is None and not self._paused:
             self._paused = True
             self._signal(signal.SIGSTOP)
+            end = time.monotonic() + _STOP_WAIT_S
+            while state_of(self.pid) not in ("T", "t", "Z", "X", "") and time.monotonic() < end:
+                time.sleep(0.0002)
 
     def resume(self) -> None:
         """Lets a paused worker go on (SIGCONT)."""

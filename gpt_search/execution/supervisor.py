@@ -40,13 +40,21 @@ def die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
+def state_of(pid: int) -> str:
+    """The state letter of a process as ps(1) shows it ("T" is stopped), or the empty string where there is none."""
+    try:
+        # The command name may hold spaces and brackets: the fields start after the last bracket.
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0].decode()
+    except (OSError, IndexError):
+        return ""
+
+
 def descendants(root: int) -> list[int]:
     """Process ids of all living descendants of `root`, zombies left out, found by scanning /proc."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError, ValueError, IndexError):  # it may end while being read
-                # The command name may hold spaces and brackets: the fields start after the last bracket.
                 fields = (entry / "stat").read_bytes().rpartition(b")")[2].split()
                 if fields[0] not in (b"Z", b"X"):
                     children.setdefault(int(fields[1]), []).append(int(entry.name))
@@ -79,7 +87,6 @@ def supervise(lifeline: int, worker: int) -> int:
     poll = select.poll()
     poll.register(handle, select.POLLIN)
     poll.register(lifeline, select.POLLIN)
-    # Children that daemonised and ended are ours to reap; once a second is often enough.
     status: int | None = None
     while status is None:
         ready = dict(poll.poll())

@@ -1,0 +1,532 @@
+"""From route to evaluation: outcomes, reuse, pairing, racing, costs, reproducibility, threads."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers_execution import (
+    MARK,
+    MEMORY_LIMIT,
+    backend_name,
+    backend_of,
+    children,
+    files,
+    marked,
+    settings,
+)
+
+from gpt_search.accuracy.gate import Tolerances
+from gpt_search.backends.base import Capabilities, Fingerprints, Placement
+from gpt_search.domain.evaluation import Evaluation
+from gpt_search.domain.outcome import Outcome, Phase
+from gpt_search.domain.route import Route
+from gpt_search.execution import evaluator as module
+from gpt_search.execution.evaluator import Evaluator, EvaluatorClosed, ReferenceFailed, infer_with
+from gpt_search.execution.launcher import Worker, WorkerFailed
+from gpt_search.measure.paired import PairedEstimate, paired_estimate
+from gpt_search.measure.protocol import Protocol
+
+GENTLE = backend_name(gentle=True)
+LANDSCAPE = backend_of(GENTLE).landscape
+SPACE = LANDSCAPE.space
+
+
+def single_changes(outcome: Outcome, count: int = 1) -> list[np.ndarray]:
+    found = [c for c in SPACE.neighbours(SPACE.default) if LANDSCAPE.outcome(c) is outcome]
+    assert len(found) >= count
+    return found[:count]
+
+
+def made(folder: Path, name: str = GENTLE, **more) -> Evaluator:
+    evaluator = Evaluator(settings(folder, name, **more), SPACE.reference)
+    evaluator.reference_latency_ms = LANDSCAPE.reference_ms
+    return evaluator
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    with made(tmp_path_factory.mktemp("evaluator")) as evaluator:
+        yield evaluator
+
+
+@pytest.fixture
+def mark(monkeypatch):
+    monkeypatch.setenv(MARK, str(os.urandom(8).hex()))
+    yield os.environ[MARK]
+    for pid in marked(os.environ[MARK]):
+        os.kill(pid, signal.SIGKILL)
+
+
+# -- what becomes of a route -------------------------------------------------------------------
+def test_every_route_gets_the_outcome_and_the_value_that_were_planted(shared):
+    routes = [
+        SPACE.default,
+        *SPACE.neighbours(SPACE.default)[::2],
+        *(SPACE.sample(np.random.default_rng(i)) for i in range(12)),
+    ]
+    seen = set()
+    for number, codes in enumerate(routes):
+        truth = LANDSCAPE.truth(codes)
+        got = shared.evaluate(SPACE.route(codes), seed=number)
+        seen.add(got.outcome)
+        assert got.outcome is truth.outcome
+        if truth.outcome in (Outcome.OK, Outcome.ACCURACY):
+            assert got.violation == pytest.approx(truth.violation)
+        else:
+            assert got.message
+            assert got.violation is None
+        assert got.fingerprint == truth.fingerprint
+        assert (got.latency_ms is not None) == (truth.outcome is Outcome.OK)
+        if truth.outcome is Outcome.OK:
+            assert abs(got.log_ratio - truth.log_ratio) < 6 * LANDSCAPE.noise
+            assert got.latency_ms == pytest.approx(math.exp(got.log_ratio) * LANDSCAPE.reference_ms)
+            assert got.error_ms == pytest.approx(got.latency_ms * got.log_ratio_error)
+            assert paired_estimate(got.rounds)[:2] == (got.log_ratio, got.log_ratio_error)
+        assert Evaluation.from_json(json.loads(json.dumps(got.to_json()))) == got
+    assert {Outcome.OK, Outcome.ACCURACY, Outcome.BUILD_ERROR} <= seen
+
+
+def test_phases_stop_where_they_are_told_to(shared):
+    route = SPACE.route(single_changes(Outcome.OK)[0])
+    build = shared.evaluate(route, Phase.BUILD)
+    assert (build.outcome, build.losses, build.rounds) == (Outcome.OK, (), ())
+    assert build.fingerprint is not None
+    assert set(build.cost_s) >= {"start", "build"}
+    assert not {"gate", "time"} & set(build.cost_s)
+    gate = shared.evaluate(route, Phase.GATE)
+    assert len(gate.losses) == 2
+    assert set(gate.losses[0]["y"]) == {"l0", "l1", "l2", "lInf", "cos"}
+    assert gate.latency_ms is None
+    assert "time" not in gate.cost_s
+    timed = shared.evaluate(route, Phase.TIME)
+    assert {"start", "build", "gate", "time", "wait"} == set(timed.cost_s)
+    assert (build.until, gate.until, timed.until) == tuple(Phase)
+
+
+def test_infeasible_routes_are_pruned_before_timing_unless_asked_for(shared, tmp_path):
+    route = SPACE.route(single_changes(Outcome.ACCURACY)[0])
+    pruned = shared.evaluate(route)
+    assert (pruned.outcome, pruned.rounds, pruned.latency_ms) == (Outcome.ACCURACY, (), None)
+    assert pruned.violation > 0
+    assert "time" not in pruned.cost_s
+    with made(tmp_path, time_infeasible=True) as evaluator:
+        timed = evaluator.evaluate(route)
+    assert timed.outcome is Outcome.ACCURACY
+    assert timed.rounds
+    assert timed.latency_ms is not None
+    assert "time" in timed.cost_s
+
+
+@pytest.mark.parametrize("kind", ["nan", "shape", "missing"])
+def test_spoiled_outputs_never_pass_whatever_the_tolerance(tmp_path, kind):
+    given = settings(tmp_path, backend_name(fail={"": kind}))
+    given = type(given)(**{**vars(given), "tolerances": Tolerances("lInf", 1e300)})
+    with Evaluator(given, SPACE.reference) as evaluator:
+        got = evaluator.evaluate(SPACE.reference, Phase.GATE)
+    assert (got.outcome, got.violation) == (Outcome.ACCURACY, math.inf)
+
+
+# -- workers -----------------------------------------------------------------------------------
+def test_a_healthy_worker_is_reused_and_a_dead_one_replaced(tmp_path, mark, monkeypatch):
+    pids: list[int] = []
+    plain = Worker.ask
+
+    def spy(self, kind, *args, **kwargs):
+        if kind == "build":
+            pids.append(self.pid)
+        return plain(self, kind, *args, **kwargs)
+
+    monkeypatch.setattr(Worker, "ask", spy)
+    knob = SPACE.names[0]
+    other = SPACE.values[0][1 - SPACE.default[0]]
+    fail = {f"-{knob}={other}": "segv"}
+    with made(tmp_path, backend_name(gentle=True, fail=fail)) as evaluator:
+        good, bad = SPACE.reference, Route(((knob, other),))
+        outcomes = [evaluator.evaluate(r, Phase.BUILD).outcome for r in (good, good, bad, good, good)]
+    assert outcomes == [Outcome.OK, Outcome.OK, Outcome.CRASH, Outcome.OK, Outcome.OK]
+    assert pids[0] == pids[1] == pids[2] != pids[3] == pids[4]
+    assert marked(mark) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "outcome", "phase"),
+    [
+        ("segv@gate", Outcome.CRASH, "gate"),
+        ("hang@gate", Outcome.TIMEOUT, "gate"),
+        ("garbage@gate", Outcome.CRASH, "gate"),
+        ("exit@time", Outcome.CRASH, "time"),
+        ("hang@time", Outcome.TIMEOUT, "time"),
+        ("memory@time", Outcome.MEMORY, "time"),
+        ("hang@build", Outcome.TIMEOUT, "build"),
+    ],
+)
+def test_a_route_may_die_in_any_phase_and_the_next_one_is_fine(tmp_path, mark, kind, outcome, phase):
+    knob, other = SPACE.names[0], SPACE.values[0][1 - SPACE.default[0]]
+    name = backend_name(gentle=True, fail={f"-{knob}={other}": kind})
+    limits = {"timeout_build_s": 1.5, "timeout_run_s": 1.5, "memory_limit_gb": MEMORY_LIMIT / 1e9}
+    if outcome is Outcome.MEMORY:
+        limits |= {"timeout_run_s": 60.0}
+    with made(tmp_path, name, **limits) as evaluator:
+        got = evaluator.evaluate(Route(((knob, other),)))
+        assert got.outcome is outcome
+        assert phase in got.message or outcome is Outcome.MEMORY
+        assert got.cost_s[phase] > 0
+        assert (got.fingerprint is None) == (phase == "build")
+        assert evaluator.evaluate(SPACE.reference).outcome is Outcome.OK
+    assert marked(mark) == []
+
+
+def test_two_hundred_routes_leave_no_process_behind(tmp_path, mark):
+    before = children()
+    last = [
+        f"-{n}={next(v for c, v in enumerate(v) if c != d)}"
+        for n, v, d in zip(SPACE.names, SPACE.values, SPACE.default, strict=True)
+    ]
+    fail = {f"{last[0]} {last[1]}": "grandchild+segv", f"{last[2]} {last[3]}": "grandchild+exit", last[4]: "grandchild"}
+    rng = np.random.default_rng(5)
+    routes = [SPACE.route(c) for c in SPACE.neighbours(SPACE.default)]
+    routes = [SPACE.route(SPACE.sample(rng)) for _ in range(12)] + routes * 8
+    outcomes = set()
+    with made(tmp_path, backend_name(gentle=True, fail=fail)) as evaluator:
+        for route in routes[:200]:
+            outcomes.add(evaluator.evaluate(route, Phase.GATE).outcome)
+    assert len(routes) >= 200
+    assert {Outcome.CRASH, Outcome.OK, Outcome.BUILD_ERROR} <= outcomes
+    assert marked(mark) == []
+    assert children() == before
+
+
+# -- pairing -----------------------------------------------------------------------------------
+def test_sides_alternate_and_the_idle_one_is_stopped(tmp_path, monkeypatch):
+    log: list[tuple[str, int, str]] = []
+    plain = Worker.ask
+
+    def states() -> dict[int, str]:
+        return {w.pid: Path(f"/proc/{w.pid}/stat").read_text().rpartition(")")[2].split()[0] for w in evaluator._all}
+
+    def spy(self, kind, fields=None, *args, **kwargs):
+        if kind == "time":
+            others = {pid: state for pid, state in states().items() if pid != self.pid}
+            log.append((fields["slot"], fields["round"], "".join(others.values())))
+        return plain(self, kind, fields, *args, **kwargs)
+
+    monkeypatch.setattr(Worker, "ask", spy)
+    with made(tmp_path) as evaluator:
+        got = evaluator.evaluate(SPACE.reference, seed=4)
+    assert {others for _, _, others in log} == {"T"}
+    rounds = [(slot, number) for slot, number, _ in log if number >= 0]
+    for number, round_ in enumerate(got.rounds):
+        order = [slot for slot, n in rounds if n == number]
+        assert order == (["reference", "candidate"] if number % 2 else ["candidate", "reference"])
+        assert round_.reference_first == bool(number % 2)
+    assert len(rounds) == 2 * len(got.rounds)
+
+
+def test_drift_that_both_sides_share_cancels(tmp_path):
+    codes = single_changes(Outcome.OK, 3)[2]
+    with made(tmp_path, backend_name(gentle=True, drift=0.3, noise=0.0)) as evaluator:
+        evaluator.settings.workload.model.write_text(json.dumps(backend_of(backend_name(noise=0.0)).landscape.spec()))
+        got = evaluator.evaluate(SPACE.route(codes), seed=2)
+    levels = [np.median(r.candidate_ms) for r in got.rounds]
+    assert max(levels) / min(levels) > 1.2
+    assert got.log_ratio == pytest.approx(float(LANDSCAPE.true_log_ratio(codes)), abs=1e-9)
+
+
+def test_a_route_that_is_clearly_worse_is_raced_out(shared):
+    protocol = shared.settings.protocol
+    slow = PairedEstimate(-1.0, 0.001, 9)
+    got = shared.evaluate(SPACE.reference, best=slow)
+    assert got.raced
+    assert len(got.rounds) == protocol.min_rounds
+    assert got.outcome is Outcome.OK
+    assert not shared.evaluate(SPACE.reference, best=PairedEstimate(0.0, 0.001, 9)).raced
+
+
+def test_both_engines_live_in_one_worker_where_the_backend_wants_that(tmp_path, monkeypatch):
+    source = tmp_path / "same.py"
+    source.write_text(
+        "from dataclasses import replace\n"
+        "from gpt_search.backends.base import Placement\n"
+        "from gpt_search.backends.synthetic import SyntheticBackend\n"
+        "class Same(SyntheticBackend):\n"
+        "    capabilities = replace(SyntheticBackend.capabilities, placement=Placement.SAME_WORKER)\n"
+        "    device_id = 'GPU-test'\n"
+        "    def device_state(self):\n"
+        "        return {'clock_mhz': 1980.0}\n"
+    )
+    options = GENTLE.partition(":")[2]
+    with made(tmp_path, f"{source}:Same:{options}") as evaluator:
+        got = evaluator.evaluate(SPACE.reference)
+        assert len(evaluator._all) == 1
+        assert evaluator.capabilities.placement is Placement.SAME_WORKER
+        assert evaluator._lock.device == "GPU-test"
+    assert got.rounds[0].device == {"clock_mhz": 1980.0}
+
+
+# -- the reference -----------------------------------------------------------------------------
+def test_the_reference_is_timed_against_itself_and_sets_the_scale(tmp_path):
+    with Evaluator(settings(tmp_path), SPACE.reference) as evaluator:
+        with pytest.raises(RuntimeError, match="reference latency is not known"):
+            evaluator.evaluate(SPACE.reference)
+        got = evaluator.evaluate_reference(seed=3)
+        scale = evaluator.reference_latency_ms
+        assert scale == got.latency_ms == np.median([np.median(r.reference_ms) for r in got.rounds])
+        assert scale == pytest.approx(LANDSCAPE.reference_ms, rel=0.1)
+        assert got.outcome is Outcome.OK
+        assert got.log_ratio == 0.0
+        assert got.log_ratio_error > 0
+        assert paired_estimate(got.rounds).log_ratio != 0.0
+        evaluator.evaluate(SPACE.reference, seed=9)
+        assert evaluator.reference_latency_ms == scale
+
+
+@pytest.mark.parametrize(
+    ("kind", "outcome"), [("build_error", Outcome.BUILD_ERROR), ("segv", Outcome.CRASH), ("nan", Outcome.ACCURACY)]
+)
+def test_a_dead_or_inaccurate_reference_is_an_evaluation(tmp_path, kind, outcome):
+    with Evaluator(settings(tmp_path, backend_name(fail={"": kind})), SPACE.reference) as evaluator:
+        got = evaluator.evaluate_reference()
+        assert got.outcome is outcome
+        assert bool(got.losses) == (outcome is Outcome.ACCURACY)
+        assert evaluator.reference_latency_ms is None
+
+
+def _dying_reference(monkeypatch, deaths: int, at_round: int = 2) -> list[int]:
+    """Kills the reference's worker in the middle of a round, that many times; returns the rounds it was asked for."""
+    plain, asked = Worker.ask, []
+
+    def spy(self, kind, fields=None, *args, **kwargs):
+        if kind == "time" and fields["slot"] == "reference" and fields["round"] >= 0:
+            asked.append(fields["round"])
+            if fields["round"] == at_round and asked.count(at_round) <= deaths:
+                os.kill(self.pid, signal.SIGKILL)
+        return plain(self, kind, fields, *args, **kwargs)
+
+    monkeypatch.setattr(Worker, "ask", spy)
+    return asked
+
+
+def test_a_reference_that_dies_in_a_round_is_restarted_and_the_round_repeated(tmp_path, mark, shared, monkeypatch):
+    undisturbed = shared.evaluate(SPACE.reference, seed=11)
+    asked = _dying_reference(monkeypatch, deaths=1)
+    with made(tmp_path) as evaluator:
+        got = evaluator.evaluate(SPACE.reference, seed=11)
+    assert got.rounds == undisturbed.rounds
+    assert asked.count(2) == 2
+    assert got.outcome is Outcome.OK
+    assert marked(mark) == []
+
+
+def test_a_reference_that_dies_again_is_an_error_and_no_fault_of_the_route(tmp_path, mark, monkeypatch):
+    _dying_reference(monkeypatch, deaths=2)
+    with made(tmp_path) as evaluator, pytest.raises(ReferenceFailed, match="died by SIGKILL"):
+        evaluator.evaluate(SPACE.reference)
+    assert marked(mark) == []
+
+
+def test_the_reference_is_built_once_and_again_when_told(tmp_path, monkeypatch):
+    built: list[str] = []
+    plain = Worker.ask
+
+    def spy(self, kind, fields=None, *args, **kwargs):
+        if kind == "build":
+            built.append(fields["slot"])
+        return plain(self, kind, fields, *args, **kwargs)
+
+    monkeypatch.setattr(Worker, "ask", spy)
+    with made(tmp_path) as evaluator:
+        evaluator.evaluate(SPACE.reference)
+        evaluator.evaluate(SPACE.reference)
+        assert built == ["candidate", "reference", "candidate"]
+        evaluator.rebuild_reference()
+        evaluator.evaluate(SPACE.reference)
+    assert built[3:] == ["candidate", "reference"]
+
+
+# -- engines that are known --------------------------------------------------------------------
+def test_an_engine_that_was_timed_already_is_not_timed_again(shared):
+    first = shared.evaluate(SPACE.reference, seed=1)
+    asked: list[str] = []
+
+    def known(fingerprint: str):
+        asked.append(fingerprint)
+        return 7, first
+
+    got = shared.evaluate(SPACE.reference, known=known, seed=2)
+    assert asked == [first.fingerprint]
+    assert got.timed_as == 7
+    assert (got.rounds, got.losses, got.latency_ms, got.violation) == (
+        first.rounds,
+        first.losses,
+        first.latency_ms,
+        first.violation,
+    )
+    assert not {"gate", "time"} & set(got.cost_s)
+    again = shared.evaluate(SPACE.reference, known=lambda f: (9, got))
+    assert again.timed_as == 7
+
+
+def test_what_is_known_must_go_as_far_as_what_is_asked(shared):
+    only_built = shared.evaluate(SPACE.reference, Phase.BUILD)
+    only_gated = shared.evaluate(SPACE.reference, Phase.GATE)
+    assert shared.evaluate(SPACE.reference, known=lambda f: (1, only_built)).timed_as is None
+    timed = shared.evaluate(SPACE.reference, known=lambda f: (1, only_gated))
+    assert timed.timed_as is None
+    assert timed.rounds
+    gated = shared.evaluate(SPACE.reference, Phase.GATE, known=lambda f: (1, timed))
+    assert (gated.losses, gated.rounds, gated.latency_ms) == (timed.losses, (), None)
+
+
+def test_merged_fingerprints_are_not_trusted(tmp_path):
+    source = tmp_path / "merging.py"
+    source.write_text(
+        "from dataclasses import replace\n"
+        "from gpt_search.backends.base import Fingerprints\n"
+        "from gpt_search.backends.synthetic import SyntheticBackend\n"
+        "class Merging(SyntheticBackend):\n"
+        "    capabilities = replace(SyntheticBackend.capabilities, fingerprint=Fingerprints.MAY_MERGE)\n"
+    )
+    with made(tmp_path, f"{source}:Merging:{GENTLE.partition(':')[2]}") as evaluator:
+        got = evaluator.evaluate(SPACE.reference, known=lambda f: pytest.fail("asked"))
+    assert got.timed_as is None
+    assert got.rounds
+
+
+# -- reproducibility ---------------------------------------------------------------------------
+def test_evaluations_follow_from_the_route_and_the_seed_alone(shared, tmp_path):
+    name = backend_name(gentle=True, simulate_clock=True)
+    routes = [*SPACE.neighbours(SPACE.default)[:5], SPACE.sample(np.random.default_rng(1))]
+    with made(tmp_path / "a", name) as evaluator:
+        forward = [evaluator.evaluate(SPACE.route(c), seed=i) for i, c in enumerate(routes)]
+    with made(tmp_path / "b", name) as evaluator:
+        backward = [evaluator.evaluate(SPACE.route(c), seed=i) for i, c in reversed(list(enumerate(routes)))][::-1]
+    assert forward == backward  # also across workers, and costs included: the clock is simulated
+    assert shared.evaluate(SPACE.reference, seed=1).rounds != shared.evaluate(SPACE.reference, seed=2).rounds
+    timed = [e for e in forward if e.rounds]
+    assert timed
+    for got in timed:
+        starts = [r.started_s for r in got.rounds]
+        assert starts == sorted(starts)
+        assert starts[0] == 0.0
+
+
+def test_a_simulated_clock_charges_what_the_landscape_says_even_for_a_real_death(tmp_path):
+    some = (SPACE.sample(np.random.default_rng(i)) for i in range(1000))
+    crash = next(c for c in some if LANDSCAPE.outcome(c) is Outcome.TIMEOUT)
+    with made(tmp_path, backend_name(simulate_clock=True), timeout_build_s=0.3, timeout_run_s=0.3) as evaluator:
+        got = evaluator.evaluate(SPACE.route(crash))
+    assert got.outcome is Outcome.TIMEOUT
+    limits = (LANDSCAPE.costs.build_limit, LANDSCAPE.costs.run_limit)
+    assert got.cost_s["build"] in limits or got.cost_s["gate"] in limits
+    assert "wait" not in got.cost_s
+
+
+# -- threads and devices -----------------------------------------------------------------------
+def test_builders_run_beside_each_other_and_are_timed_one_at_a_time(tmp_path, mark, monkeypatch):
+    timing = threading.Lock()
+    overlaps: list[str] = []
+    plain = Worker.ask
+
+    def spy(self, kind, *args, **kwargs):
+        if kind != "time":
+            return plain(self, kind, *args, **kwargs)
+        if not timing.acquire(blocking=False):
+            overlaps.append(kind)
+        try:
+            return plain(self, kind, *args, **kwargs)
+        finally:
+            timing.release()
+
+    monkeypatch.setattr(Worker, "ask", spy)
+    results: dict[int, Evaluation] = {}
+    codes = SPACE.neighbours(SPACE.default)[:12]
+    with made(tmp_path) as evaluator:
+
+        def work(start: int) -> None:
+            for i in range(start, len(codes), 3):
+                results[i] = evaluator.evaluate(SPACE.route(codes[i]), seed=i)
+
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        alone = [evaluator.evaluate(SPACE.route(c), seed=i) for i, c in enumerate(codes)]
+    assert overlaps == []
+    assert [results[i].rounds for i in range(len(codes))] == [e.rounds for e in alone]
+    assert [results[i].outcome for i in range(len(codes))] == [e.outcome for e in alone]
+    assert marked(mark) == []
+
+
+def test_builds_that_use_the_device_take_its_lock_shared_and_timing_alone(tmp_path, monkeypatch):
+    source = tmp_path / "user.py"
+    source.write_text(
+        "from dataclasses import replace\n"
+        "from gpt_search.backends.synthetic import SyntheticBackend\n"
+        "class User(SyntheticBackend):\n"
+        "    capabilities = replace(SyntheticBackend.capabilities, build_uses_device=True)\n"
+    )
+    taken: list[tuple[str, bool]] = []
+    plain = module.DeviceLock.hold
+
+    def spy(self, *, shared=False, check=None):
+        taken.append((self.device, shared))
+        return plain(self, shared=shared, check=check)
+
+    monkeypatch.setattr(module.DeviceLock, "hold", spy)
+    with made(tmp_path, f"{source}:User:{GENTLE.partition(':')[2]}") as evaluator:
+        evaluator.evaluate(SPACE.reference)
+        assert taken == [("cpu", True), ("cpu", True), ("cpu", False)]
+        evaluator.evaluate(SPACE.reference, Phase.BUILD)
+    assert taken[3:] == [("cpu", True)]
+
+
+def test_closing_ends_evaluations_in_other_threads(tmp_path, mark):
+    evaluator = made(tmp_path, backend_name(fail={"": "hang"}))
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            evaluator.evaluate(SPACE.reference)
+        except EvaluatorClosed as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    while not evaluator._all:
+        pass
+    evaluator.close()
+    thread.join(30)
+    assert len(errors) == 1
+    assert marked(mark) == []
+    with pytest.raises(EvaluatorClosed):
+        evaluator.evaluate(SPACE.reference)
+
+
+# -- the rest ----------------------------------------------------------------------------------
+def test_capabilities_and_environment_come_from_the_worker(shared):
+    assert shared.capabilities == Capabilities(Fingerprints.EXACT, False, Placement.PAUSED_WORKER)
+    assert shared.environment()["backend"] == "synthetic"
+
+
+def test_engines_can_be_exported_and_inferred(shared, tmp_path):
+    assert json.loads(shared.engine_bytes(SPACE.reference))["synthetic"]
+    workload, _ = files(tmp_path)
+    outputs = infer_with(GENTLE, workload, SPACE.reference, [{"x": np.zeros(16)}, {"x": np.ones(16)}])
+    assert [sorted(o) for o in outputs] == [["y"], ["y"]]
+    assert float(outputs[1]["y"].mean()) == pytest.approx(2.0)
+    with pytest.raises(WorkerFailed, match="refuses this route"):
+        infer_with(backend_name(fail={"": "build_error"}), workload, SPACE.reference, [])
+
+
+def test_the_protocol_bounds_the_rounds(tmp_path):
+    protocol = Protocol(min_rounds=3, max_rounds=4, target_error=0.0, contender_error=0.0, warmup_seconds=0.0)
+    with made(tmp_path, protocol=protocol) as evaluator:
+        assert len(evaluator.evaluate(SPACE.reference).rounds) == 4
