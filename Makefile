@@ -39,10 +39,10 @@ $(STAMP): pyproject.toml
 	fits='import sys; sys.exit(sys.version_info < (3, 11))'; \
 	python=; \
 	for name in "$(PYTHON)" python3.13 python3.12 python3.11; do \
-	  if "$$name" -c "$$fits" 2>/dev/null; then python=$$name; break; fi; \
+	  if "$$name" -c "$$fits" >/dev/null 2>&1; then python=$$name; break; fi; \
 	done; \
 	if [ -z "$$python" ]; then \
-	  echo "error: gpt_search needs Python 3.11 or newer; '$(PYTHON)' is $$("$(PYTHON)" --version 2>&1 || echo missing)." >&2; \
+	  echo "error: gpt_search needs Python 3.11 or newer; '$(PYTHON)' is $$("$(PYTHON)" --version 2>/dev/null || echo missing)." >&2; \
 	  echo "       Install one, or name it: make PYTHON=/path/to/python3.12" >&2; exit 1; \
 	fi; \
 	if ! "$(BIN)/python" -c "$$fits" 2>/dev/null || ! "$(BIN)/python" -m pip --version >/dev/null 2>&1; then \

@@ -10,7 +10,7 @@ import gpt_search
 from gpt_search.cli.main import _COMMANDS, LazyGroup, cli
 from gpt_search.domain.errors import InputError, StrategyError
 
-MINE = ("plan", "knobs", "strategies", "workload", "doctor")
+COMMANDS = tuple(_COMMANDS)
 
 
 def run(*args: str):
@@ -29,7 +29,7 @@ def test_help_lists_every_command_in_the_tables_order():
 
 
 def test_help_fits_in_80_columns():
-    for args in [("--help",), *((name, "--help") for name in MINE)]:
+    for args in [("--help",), *((name, "--help") for name in COMMANDS)]:
         result = run(*args)
         assert result.exit_code == 0
         assert max(map(len, result.stdout.splitlines())) <= 80, args
@@ -51,7 +51,7 @@ def test_help_imports_neither_numpy_nor_any_command():
 
 
 def test_the_help_of_a_command_loads_no_backend_nor_optuna():
-    for name in MINE:
+    for name in COMMANDS:
         code = (
             "import sys\n"
             "from gpt_search.cli.main import main\n"
@@ -63,7 +63,7 @@ def test_the_help_of_a_command_loads_no_backend_nor_optuna():
         assert done.stdout.splitlines()[-1] == "LOADED", (name, done.stdout, done.stderr)
 
 
-@pytest.mark.parametrize("name", MINE)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_json_and_the_line_of_help_of_the_table(name):
     command = LazyGroup.get_command(cli, click.Context(cli), name)
     assert command is not None and command.name == name
