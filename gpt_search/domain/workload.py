@@ -16,7 +16,7 @@ from gpt_search.domain.digest import digest_of, digest_of_file
 Array = NDArray[np.generic]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # arrays have no single answer to ==
 class GoldenPair:
     """Inputs and the reference outputs that a correct engine must reproduce, by tensor name."""
 
