@@ -152,8 +152,11 @@ def _config(
     return Setting(name, values, next(iter(values)), Target.CONFIG, key, role, text)
 
 
-def _numbers(default: str, *values: str) -> dict[str, str | int | bool | None]:
-    return {default: None} | {v: v for v in values}
+def _numbers(default: str, *values: str) -> Sends:
+    """Numbers that are sent as they are, after the default, which sets nothing."""
+    sends: Sends = {default: None}
+    sends.update((v, v) for v in values)
+    return sends
 
 
 def _option(name: str, key: str, role: Role, text: str, sends: Mapping[str, str | int | bool | None]) -> Setting:
