@@ -23,7 +23,7 @@ import sys
 import weakref
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -131,6 +131,8 @@ class OptunaStrategy:
 
     Sources: Akiba et al., "Optuna", KDD 2019; the papers of each sampler are in Optuna's documentation.
     """
+
+    exhaustive: ClassVar[bool] = True
 
     def __init__(self, sampler: str | type, **options: bool | int | float | str) -> None:
         """sampler: the name or the class of a known sampler; options: of its constructor, see the error for which.
@@ -337,6 +339,8 @@ class _Replayed(_Session):
             # Hansen, "The CMA Evolution Strategy: A Tutorial", arXiv:1604.00772, equation 48: also cmaes' default.
             default = 4 + math.floor(3 * math.log(max(len(self.mirror.free), 1)))
             self._population = int(self.options.setdefault("popsize", default))
+            if len(self.mirror.free) == 1:
+                self.options["use_separable_cma"] = False  # Optuna ignores it for one knob, with a warning
         else:
             self._population = int(self.options.get("population_size", 50))  # Optuna's default
 
@@ -388,7 +392,7 @@ def failure(outcome: int, violation: float) -> float:
     """
     if outcome == Outcome.OK:
         return 0.0
-    if outcome != Outcome.ACCURACY or not math.isfinite(violation):
+    if outcome != Outcome.ACCURACY or math.isnan(violation) or violation == math.inf:
         return 1.0
     excess = max(violation, 0.0)
     return max(excess / (1.0 + excess), sys.float_info.epsilon)  # a loss equal to its tolerance fails as well
