@@ -323,7 +323,8 @@ class Worker:
         self._life.setblocking(False)
         while b"\n" not in self._life_text:
             if not self._poll_life(max(0.0, end - time.perf_counter())):
-                raise WorkerFailed(Outcome.CRASH, "the worker process did not come up; see its log")
+                self._end("the worker process did not come up")
+                raise WorkerFailed(Outcome.CRASH, f"the worker process did not come up\n{self.log_tail()}".strip())
         word, _, number = self._life_text.split(b"\n")[0].partition(b" ")
         assert word == b"pid", self._life_text
         return int(number)
@@ -354,13 +355,16 @@ class Worker:
 
     # -- the log -------------------------------------------------------------------------------
     def log_tail(self) -> str:
-        """The last lines that the worker printed since it was last asked, without Python's own crash report."""
+        """The last lines that the worker printed since it was last asked, without Python's own reports.
+
+        Those hold addresses and paths, which would make records of equal failures differ.
+        """
         text = self._tail if self._log.closed else self._read_tail()
         lines = []
         for line in text.splitlines():
-            if line.startswith(("Fatal Python error", "Current thread", "Thread 0x", "Traceback (most recent")):
+            if line.startswith(("Fatal Python error", "Current thread", "Thread 0x")):
                 break
-            if line.strip():
+            if line.strip() and not line.startswith(("Traceback (most recent", " ")):
                 lines.append(line.strip()[:300])
         return "\n".join(lines[-3:])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import os
@@ -10,6 +11,7 @@ import threading
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from helpers_execution import (
     MARK,
@@ -21,14 +23,17 @@ from helpers_execution import (
     marked,
     settings,
 )
+from onnx import TensorProto, helper, numpy_helper
 
 from gpt_search.accuracy.gate import Tolerances
+from gpt_search.accuracy.golden import save_golden
 from gpt_search.backends.base import Capabilities, Fingerprints, Placement
 from gpt_search.domain.evaluation import Evaluation
 from gpt_search.domain.outcome import Outcome, Phase
 from gpt_search.domain.route import Route
+from gpt_search.domain.workload import GoldenPair, Workload
 from gpt_search.execution import evaluator as module
-from gpt_search.execution.evaluator import Evaluator, EvaluatorClosed, ReferenceFailed, infer_with
+from gpt_search.execution.evaluator import Evaluator, EvaluatorClosed, EvaluatorSettings, ReferenceFailed, infer_with
 from gpt_search.execution.launcher import Worker, WorkerFailed
 from gpt_search.measure.paired import PairedEstimate, paired_estimate
 from gpt_search.measure.protocol import Protocol
@@ -530,3 +535,29 @@ def test_the_protocol_bounds_the_rounds(tmp_path):
     protocol = Protocol(min_rounds=3, max_rounds=4, target_error=0.0, contender_error=0.0, warmup_seconds=0.0)
     with made(tmp_path, protocol=protocol) as evaluator:
         assert len(evaluator.evaluate(SPACE.reference).rounds) == 4
+
+
+def test_a_real_compiler_goes_the_whole_way(tmp_path):
+    rng = np.random.default_rng(0)
+    weights = numpy_helper.from_array(rng.standard_normal((64, 64)).astype(np.float32), "w")
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Relu", ["h"], ["y"])]
+    value = functools.partial(helper.make_tensor_value_info, elem_type=TensorProto.FLOAT, shape=[8, 64])
+    graph = helper.make_graph(nodes, "small", [value("x")], [value("y")], [weights])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, tmp_path / "small.onnx")
+    x = rng.standard_normal((8, 64)).astype(np.float32)
+    wanted = np.maximum(x @ numpy_helper.to_array(weights), 0)
+    save_golden(tmp_path / "golden.npz", [GoldenPair({"x": x}, {"y": wanted})], {})
+    workload = Workload(tmp_path / "small.onnx", {"x": (8, 64)})
+    given = EvaluatorSettings("onnxruntime", workload, tmp_path / "golden.npz", Tolerances("lInf", 1e-3))
+    with Evaluator(given, Route(())) as evaluator:
+        first = evaluator.evaluate_reference()
+        assert first.outcome is Outcome.OK, first.message
+        assert 0 < first.latency_ms < 1000
+        changed = evaluator.evaluate(Route((("session:intra_threads", "1"),)))
+        assert changed.outcome is Outcome.OK, changed.message
+        assert changed.fingerprint != first.fingerprint
+        assert len(changed.rounds) >= given.protocol.min_rounds
+        copied = evaluator.evaluate(Route(()), known={first.fingerprint: (0, first)}.get)
+        assert copied.timed_as == 0
+    assert "onnxruntime" in evaluator.environment()
