@@ -26,6 +26,9 @@ BLUE, ORANGE, GREEN, RED, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#7
 COLUMN_INCHES = 5.5
 """Width of a figure: a column of text, so that 8 pt in the figure are 8 pt on paper."""
 
+Confirmed = tuple[float, float, float | None]
+"""Low, estimate and high of a confirmed speed-up; high is infinite or None where one build gives no interval."""
+
 _STYLE: dict[Any, Any] = {
     "font.size": 8,
     "axes.labelsize": 8,
@@ -77,11 +80,12 @@ def save_figure(figure: Figure, stem: str | Path) -> list[Path]:
     return written
 
 
-def best_so_far(table: pd.DataFrame, ax: Axes, *, confirmed: tuple[float, float, float] | None = None) -> Axes:
+def best_so_far(table: pd.DataFrame, ax: Axes, *, confirmed: Confirmed | None = None) -> Axes:
     """Draws the best speed-up so far against trials, over the single trials.
 
     table: columns trial, speedup, feasible, best, low, high (`curves.best_so_far_table`).
-    confirmed: low, estimate and high of the confirmed speed-up, drawn to the right of the last trial.
+    confirmed: low, estimate and high of the confirmed speed-up, drawn to the right of the last trial; one
+    without an interval (high is infinite or None) as its estimate alone.
 
     Trials far below the curve are drawn on the lower edge, failed ones under it. Raises InputError
     when a column is missing.
@@ -92,19 +96,21 @@ def best_so_far(table: pd.DataFrame, ax: Axes, *, confirmed: tuple[float, float,
     return ax
 
 
-def _draw_best_so_far(table: pd.DataFrame, ax: Axes, confirmed: tuple[float, float, float] | None) -> None:
+def _draw_best_so_far(table: pd.DataFrame, ax: Axes, confirmed: Confirmed | None) -> None:
     trial, speedup, best = (table[c].to_numpy(np.float64) for c in ("trial", "speedup", "best"))
     low, high = (table[c].to_numpy(np.float64) for c in ("low", "high"))
     ok = table["feasible"].to_numpy(bool)
     last = float(trial[-1])
-    tops = [best.max(), np.nanmax(high, initial=1.0), *(confirmed or ())]
-    top = max(tops)
-    # What is interesting lies above 1; slow trials may take as much room again, and at least 10 %.
-    floor = max(float(np.min(speedup[ok], initial=1.0)), 1.0 - max(top - 1.0, 0.1))
+    low_of_all, high_of_all = 1.0, float(max(best.max(), np.nanmax(high, initial=1.0)))
     if confirmed is not None:
-        floor = min(floor, confirmed[0])
-    room = 0.06 * (top - floor) + 0.005
-    ax.set_ylim(floor - 2.2 * room, top + room)
+        bounded = confirmed[2] is not None and np.isfinite(confirmed[2])
+        ends = [float(x) for x in confirmed if x is not None] if bounded else [confirmed[1]]
+        low_of_all, high_of_all = min(low_of_all, *ends), max(high_of_all, *ends)
+    # What is interesting lies above 1; slow trials may take as much room again, and at least 10 %.
+    floor = max(float(np.min(speedup[ok], initial=1.0)), 1.0 - max(high_of_all - 1.0, 0.1))
+    floor = min(floor, low_of_all)
+    room = 0.06 * (high_of_all - floor) + 0.005
+    ax.set_ylim(floor - 2.2 * room, high_of_all + room)
     _reference_line(ax, vertical=False)
     ax.step(trial, best, where="post", color=BLUE, zorder=3, label="best so far")
     ax.fill_between(trial, low, high, step="post", color=BLUE, alpha=0.18, lw=0, label="its 95 % interval")
@@ -127,10 +133,14 @@ def _draw_best_so_far(table: pd.DataFrame, ax: Axes, confirmed: tuple[float, flo
     _legend_below(ax)
 
 
-def _draw_confirmed(ax: Axes, last: float, confirmed: tuple[float, float, float]) -> None:
+def _draw_confirmed(ax: Axes, last: float, confirmed: Confirmed) -> None:
     low, estimate, high = confirmed
+    x = [last + 0.04 * max(last, 1.0)]
+    if high is None or not np.isfinite(high):
+        ax.plot(x, [estimate], "s", ms=4, color=ORANGE, label="confirmed, no interval")
+        return
     ax.errorbar(
-        [last + 0.04 * max(last, 1.0)],
+        x,
         [estimate],
         yerr=[[estimate - low], [high - estimate]],
         fmt="s",

@@ -61,6 +61,21 @@ def test_the_curve_is_drawn_as_the_table_says():
     assert overflow(figure) == []
 
 
+@pytest.mark.parametrize("high", [None, np.inf])
+def test_a_confirmation_without_an_interval_is_a_point(high):
+    _, ax = figures.new_figure()
+    figures.best_so_far(curve(), ax, confirmed=(0.0, 1.4, high))
+    (point,) = [line for line in ax.lines if line.get_label() == "confirmed, no interval"]
+    assert list(point.get_ydata()) == [1.4]
+    assert 0.5 < ax.get_ylim()[0] < 1.4 < ax.get_ylim()[1] < 2
+
+
+def test_a_confirmation_below_1_is_on_the_picture():
+    _, ax = figures.new_figure()
+    figures.best_so_far(curve(), ax, confirmed=(0.7, 0.72, 0.74))
+    assert ax.get_ylim()[0] < 0.7
+
+
 def test_a_study_of_the_reference_alone():
     figure, ax = figures.new_figure()
     figures.best_so_far(best_so_far_table([1.0]), ax)
