@@ -179,7 +179,7 @@ def importance(table: pd.DataFrame, ax: Axes, *, limit: int = 12) -> Axes:
 
 def importance_height(table: pd.DataFrame, limit: int = 12) -> float:
     """The height in inches for `importance` of that table."""
-    return 0.9 + 0.28 * max(2, min(limit, len(table)))
+    return 1.0 + 0.28 * max(2, min(limit, len(table)))
 
 
 def _draw_shares(table: pd.DataFrame, ax: Axes) -> None:
@@ -224,7 +224,7 @@ def _draw_ratios(table: pd.DataFrame, ax: Axes) -> None:
     ax.set_xlabel(f"latency / latency at the default value\n({how}95 % interval; below 1 is faster)")
     ax.grid(axis="x", lw=0.4, color="0.9")
     if len(methods) > 1:
-        ax.legend(handles=ax.containers, loc="best")
+        _legend_below(ax, inches=0.58, side="right", handles=ax.containers)
 
 
 def _limit_ratios(ax: Axes, ratio: np.ndarray, low: np.ndarray, high: np.ndarray) -> None:
@@ -246,7 +246,8 @@ def short_label(name: str, width: int = _LABEL_WIDTH) -> str:
     if len(name) > 2 * width:
         keep = 2 * width - 1
         name = f"{name[: keep // 3]}…{name[-(keep - keep // 3) :]}"
-    cuts = [i for i in range(len(name) - width, width + 1) if name[i - 1] in ":_.=-" or name[i] == "…"]
+    at = range(max(1, len(name) - width), width + 1)
+    cuts = [i for i in at if name[i - 1] in ":_.=-" or name[i] == "…" or (name[i - 1].islower() and name[i].isupper())]
     cut = min(cuts, key=lambda i: abs(2 * i - len(name)), default=(len(name) + 1) // 2)
     return f"{name[:cut]}\n{name[cut:]}"
 
@@ -265,13 +266,21 @@ def _reference_line(ax: Axes, *, vertical: bool) -> None:
     axis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:.4g}"))
 
 
-def _legend_below(ax: Axes) -> None:
-    """A legend under the axis label, at a distance in inches: a share of the height would move with the layout."""
+def _legend_below(ax: Axes, inches: float = 0.42, side: str = "left", **options: Any) -> None:
+    """A legend under the axis label, at a distance in inches: a share of the height would move with the layout.
+
+    side: the edge of the Axes that it is aligned with, "left" or "right".
+    """
     figure = ax.get_figure(root=True)
     assert figure is not None
-    below = ax.transAxes + ScaledTranslation(0.0, -0.42, figure.dpi_scale_trans)
     ax.legend(
-        loc="upper left", bbox_to_anchor=(0.0, 0.0), bbox_transform=below, ncols=3, borderaxespad=0, columnspacing=1.2
+        loc="upper left" if side == "left" else "upper right",
+        bbox_to_anchor=(0.0 if side == "left" else 1.0, 0.0),
+        bbox_transform=ax.transAxes + ScaledTranslation(0.0, -inches, figure.dpi_scale_trans),
+        ncols=3,
+        borderaxespad=0,
+        columnspacing=1.2,
+        **options,
     )
 
 
