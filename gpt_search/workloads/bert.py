@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 
 from gpt_search.domain.errors import InputError
 
-_OPSET = 14
+# Attention fusion looks for the operators of opset 12 (Unsqueeze with its axes as an attribute); scales
+# per channel need opset 13.
+_OPSET = {"float32": 12, "int8": 14}
 _MASKED = -10000.0  # added to the attention scores of masked tokens, as in the original code
 
 
@@ -30,12 +32,12 @@ class BertOptions:
     for quantize/dequantize pairs around every matrix multiplication.
     """
 
-    layers: int = 4
-    hidden: int = 256
-    heads: int = 4
+    layers: int = 3
+    hidden: int = 384
+    heads: int = 6
     intermediate: int = 0
-    vocabulary: int = 4000
-    sequence: int = 64
+    vocabulary: int = 2000
+    sequence: int = 32
     batch: int = 0
     types: int = 2
     seed: int = 0
@@ -99,8 +101,12 @@ class _Graph:
         # Deviation gain/sqrt(fan_in) keeps the variance of activations, as training does.
         weight = self.normal(f"{name}.weight", (fan_in, fan_out), 0.0, gain * fan_in**-0.5)
         bias = self.normal(f"{name}.bias", (fan_out,), 0.0, 0.02)
-        # The bias comes first in exported Add nodes; fusions accept both.
-        return self.add("Add", bias, self.add("MatMul", x, weight, name=f"{name}.matmul"), name=f"{name}.out")
+        return self.add("Add", self.add("MatMul", x, weight, name=f"{name}.matmul"), bias, name=f"{name}.out")
+
+    def unsqueeze(self, x: str, axis: int, name: str, opset: int) -> str:
+        if opset < 13:
+            return self.add("Unsqueeze", x, name=name, axes=[axis])
+        return self.add("Unsqueeze", x, self.const(f"axis_{axis}", np.asarray([axis], np.int64)), name=name)
 
     def layer_norm(self, x: str, name: str, width: int) -> str:
         mean = self.add("ReduceMean", x, name=f"{name}.mean", axes=[-1], keepdims=1)
@@ -138,7 +144,7 @@ class _Graph:
         scores = self.add("MatMul", part["query"], part["key"], name=f"{name}.scores")
         scaled = self.add("Div", scores, self.floats("sqrt_head", float(hidden // heads) ** 0.5), name=f"{name}.scaled")
         masked = self.add("Add", scaled, mask, name=f"{name}.masked")
-        weights = self.add("Softmax", masked, name=f"{name}.weights", axis=-1)
+        weights = self.add("Softmax", masked, name=f"{name}.weights", axis=3)
         mixed = self.add("MatMul", weights, part["value"], name=f"{name}.mixed")
         back = self.add("Transpose", mixed, name=f"{name}.back", perm=(0, 2, 1, 3))
         joined = self.add("Reshape", back, join, name=f"{name}.joined")
@@ -151,12 +157,18 @@ def bert(options: BertOptions | None = None) -> Any:
     Inputs, int64 (batch, sequence): input_ids, attention_mask (1 keeps a token), token_type_ids.
     Outputs, float32: last_hidden_state (batch, sequence, hidden), pooler_output (batch, hidden).
     The ranges of the inputs stand in the metadata as `gpt_search.range.<input>`. Equal options give
-    equal bytes. Raises InputError for impossible sizes (from BertOptions).
+    equal bytes. With precision "int8" ONNX Runtime's quantizer is used.
     """
+    options = options or BertOptions()
+    model = _encoder(options)
+    return model if options.precision == "float32" else _quantized(model, options)
+
+
+def _encoder(options: BertOptions) -> Any:
+    """The encoder in float32."""
     import onnx
     from onnx import TensorProto
 
-    options = options or BertOptions()
     g = _Graph(options.seed)
     hidden = options.hidden
 
@@ -172,9 +184,8 @@ def bert(options: BertOptions | None = None) -> Any:
     summed = g.add("Add", g.add("Add", words, position, name="word_position"), kinds, name="embedded")
     x = g.layer_norm(summed, "embeddings.norm", hidden)
 
-    axis_1, axis_2 = (g.const(f"axis_{i}", np.asarray([i], np.int64)) for i in (1, 2))
-    wide = g.add("Unsqueeze", "attention_mask", axis_1, name="mask.wide")
-    wider = g.add("Unsqueeze", wide, axis_2, name="mask.wider")
+    opset = _OPSET[options.precision]
+    wider = g.unsqueeze(g.unsqueeze("attention_mask", 1, "mask.wide", opset), 2, "mask.wider", opset)
     kept = g.add("Cast", wider, name="mask.kept", to=TensorProto.FLOAT)
     dropped = g.add("Sub", g.floats("one", 1.0), kept, name="mask.dropped")
     mask = g.add("Mul", dropped, g.floats("masked", _MASKED), name="mask.added")
@@ -206,7 +217,7 @@ def bert(options: BertOptions | None = None) -> Any:
     ]
     graph = helper.make_graph(g.nodes, "bert", ids, outputs, list(g.initializers.values()))
     model = helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", _OPSET)], producer_name="gpt_search", ir_version=8
+        graph, opset_imports=[helper.make_opsetid("", opset)], producer_name="gpt_search", ir_version=8
     )
     helper.set_model_props(
         model,
@@ -218,7 +229,7 @@ def bert(options: BertOptions | None = None) -> Any:
     return model
 
 
-def quantized(model: Any, options: BertOptions) -> Any:
+def _quantized(model: Any, options: BertOptions) -> Any:
     """The encoder with 8-bit quantize/dequantize pairs, calibrated on seeded inputs; metadata kept.
 
     Source: onnxruntime.quantization.quantize_static (quantize/dequantize format, weights per channel).

@@ -12,7 +12,7 @@ from typing import Any
 
 from gpt_search.domain.errors import InputError, did_you_mean, listing
 from gpt_search.domain.workload import Workload
-from gpt_search.workloads.bert import BertOptions, bert, quantized
+from gpt_search.workloads.bert import BertOptions, bert
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,7 @@ class _Family:
 
 
 def _make_bert(options: BertOptions) -> tuple[Any, Mapping[str, tuple[int, ...]]]:
-    model = bert(options)
-    return (quantized(model, options) if options.precision == "int8" else model), options.shapes()
+    return bert(options), options.shapes()
 
 
 _FAMILIES: dict[str, _Family] = {
@@ -45,6 +44,7 @@ _FAMILIES: dict[str, _Family] = {
 
 # Models inside PyPI packages: name -> (package, file below it, shapes for a quick try).
 _PUBLIC: dict[str, tuple[str, str, dict[str, tuple[int, ...]]]] = {
+    "magika": ("magika", "models/standard_v3_3/model.onnx", {"bytes": (1, 2048)}),
     "rapidocr-cls": (
         "rapidocr_onnxruntime",
         "models/ch_ppocr_mobile_v2.0_cls_infer.onnx",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import onnxruntime
 import pytest
 
 from gpt_search.domain.errors import InputError
-from gpt_search.workloads.bert import BertOptions, bert, quantized
+from gpt_search.workloads.bert import BertOptions, bert
 
 SMALL = BertOptions(layers=2, hidden=32, heads=2, vocabulary=50, sequence=8)
 
@@ -79,7 +80,7 @@ def test_batch_open_or_fixed() -> None:
 
 def test_int8_stays_near_float32_and_keeps_the_ranges() -> None:
     exact = bert(SMALL)
-    int8 = quantized(exact, SMALL)
+    int8 = bert(dataclasses.replace(SMALL, precision="int8"))
     assert "QuantizeLinear" in {n.op_type for n in int8.graph.node}
     assert {p.key for p in int8.metadata_props} == {p.key for p in exact.metadata_props}
     a, b = (run(m, **feeds())["last_hidden_state"].ravel() for m in (exact, int8))

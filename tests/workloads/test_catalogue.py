@@ -68,11 +68,14 @@ def test_unknown_or_missing_public_models(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("name", public_models())
 def test_public_models_can_be_read(name: str) -> None:
-    if importlib.util.find_spec("rapidocr_onnxruntime") is None:
-        pytest.skip("rapidocr-onnxruntime is not installed")
-    workload = public_model(name)
-    seen, specs = inspect_model(workload.model, workload.shapes)
-    assert seen.shapes == workload.shapes and specs[0].dtype == "float32"
+    try:
+        workload = public_model(name)
+    except InputError as error:
+        if "not installed" not in str(error):
+            raise
+        pytest.skip(str(error))
+    seen, _ = inspect_model(workload.model, workload.shapes)
+    assert seen.shapes == workload.shapes
 
 
 def test_a_package_without_the_file_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
