@@ -50,6 +50,13 @@ class _Storage(InMemoryStorage):
         self.attached[key] = value
 
 
+class _Codes(CategoricalDistribution):
+    """The choices 0 .. k-1: a value is its own position, which TPE looks up n x d times per proposal."""
+
+    def to_internal_repr(self, param_value_in_external_repr: Any) -> float:
+        return param_value_in_external_repr  # type: ignore[no-any-return]
+
+
 class _QMCSampler(QMCSampler):
     """Optuna's sampler, at a given position of its sequence instead of the next of a stored counter."""
 
@@ -102,7 +109,7 @@ class Mirror:
         self._names = [space.names[i] for i in self.free]
         counts = [len(space.values[i]) for i in self.free]
         kinds: list[BaseDistribution] = [
-            IntDistribution(0, k - 1) if integer_codes else CategoricalDistribution(range(k)) for k in counts
+            IntDistribution(0, k - 1) if integer_codes else _Codes(range(k)) for k in counts
         ]
         self._distributions: dict[str, BaseDistribution] = dict(zip(self._names, kinds, strict=True))
 

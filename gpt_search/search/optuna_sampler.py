@@ -22,10 +22,10 @@ from gpt_search.domain.history import History
 from gpt_search.domain.outcome import Observation, Outcome, Phase
 from gpt_search.domain.space import Codes, SearchSpace
 from gpt_search.domain.streams import Streams
-from gpt_search.search.optuna_adapter import uniform_untried
 from gpt_search.search.strategy import Proposal, Strategy
+from gpt_search.search.untried import uniform_untried
 
-_CODES = "gpt_search:codes"
+_ROUTE = "gpt_search:route"
 _OUTCOMES = tuple(Outcome)
 
 
@@ -96,7 +96,7 @@ class StrategySampler(BaseSampler):
             codes = self._next(study, trial)
             # As Optuna's own samplers do: parameters are stored one by one while the objective asks for them, and
             # other threads and processes must know the whole route at once.
-            study._storage.set_trial_system_attr(trial._trial_id, _CODES, codes.tolist())
+            study._storage.set_trial_system_attr(trial._trial_id, _ROUTE, _text_of(codes, self._space))
             assert self._view is not None
             self._view.asked.add(trial.number)
         values = zip(self._space.names, self._space.values, codes.tolist(), strict=True)
@@ -247,21 +247,21 @@ def observation_of(trial: FrozenTrial) -> Observation:
     return Observation(Outcome.OK, value, trial.constraints.get("accuracy"))
 
 
+def _text_of(codes: Codes, space: SearchSpace) -> str:
+    """A route as short text (databases take 2045 characters): the space's digest, and the route's index in it."""
+    return f"{space.digest[:16]}:{space.index_of(codes):x}"
+
+
 def _codes_of(trial: FrozenTrial, space: SearchSpace) -> Codes | None:
     """The route of a trial, or None where it is not known (yet) or not of the space."""
-    stored = trial.system_attrs.get(_CODES)
-    codes = space.default.copy()
-    if stored is not None:
-        if len(stored) != len(space):
-            return None
-        codes[:] = stored
-    elif not trial.state.is_finished():
-        return None
+    digest, _, index = str(trial.system_attrs.get(_ROUTE, "")).partition(":")
+    proposed = digest == space.digest[:16]
     given = [(i, trial.params[name]) for i, name in enumerate(space.names) if name in trial.params]
-    if stored is None and not given:
+    if not proposed and not (given and trial.state.is_finished()):
         return None
+    codes = space.codes_at(int(index, 16)) if proposed else space.default.copy()
     for i, value in given:
         if value not in space.values[i]:
             return None
         codes[i] = space.values[i].index(value)
-    return codes if space.holds(codes) else None
+    return codes

@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 import optuna
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gpt_search import (
     History,
@@ -26,7 +24,6 @@ from gpt_search import (
     simulate,
 )
 from gpt_search.domain.space import Codes, Dimension
-from gpt_search.search.optuna_adapter import failure, nearest_untried, uniform_untried
 from gpt_search.testing import StrategyConformance
 
 # Small generations, so that 50 trials hold several of them.
@@ -145,6 +142,23 @@ def test_one_object_serves_any_history(name: str, options: dict[str, Any]) -> No
         assert asked.codes.tolist() == fresh.codes.tolist()
 
 
+def test_an_interrupted_proposal_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = run("CmaEsSampler", {}, 30)
+    strategy, history = OptunaStrategy("CmaEsSampler"), prefix(whole.history, 20)
+    strategy.propose(MIXED, history, Streams(3))
+
+    def interrupt(*arguments: Any) -> Any:
+        raise KeyboardInterrupt
+
+    history.append(20, whole.codes[20], observation(whole.history, 20))
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(optuna.samplers.CmaEsSampler, "sample_relative", interrupt)
+        strategy.propose(MIXED, history, Streams(3))
+    proposal = strategy.propose(MIXED, history, Streams(3))
+    assert proposal is not None
+    assert proposal.codes.tolist() == whole.codes[21].tolist()
+
+
 @by_case
 def test_histories_of_other_origin_are_learnt_from_too(name: str, options: dict[str, Any]) -> None:
     """Rows that the sampler did not propose, some of them not timed or timed twice, are no error."""
@@ -242,20 +256,10 @@ def test_failing_region_is_avoided(name: str, options: dict[str, Any], trials: i
     def measure(codes: Codes, rng: np.random.Generator, until: Phase) -> Observation:
         return bad if (codes[:3] != BINARY.default[:3]).any() else additive(codes, rng, until)
 
-    result = run(name, options, trials, measure, seed=0)
+    result = run(name, options, trials, measure, seed=2)
     failed = result.outcome != Outcome.OK
     assert failed[1:11].mean() > 0.5, "the start must meet the region"
     assert failed[-40:].mean() < 0.3  # 0.4 to 0.9 when failures are hidden from the sampler
-
-
-@given(st.floats(allow_nan=False), st.floats(allow_nan=False))
-def test_failures_are_ordered(a: float, b: float) -> None:
-    assert failure(Outcome.OK, a) == 0
-    for outcome in (Outcome.BUILD_ERROR, Outcome.CRASH, Outcome.TIMEOUT, Outcome.MEMORY):
-        assert failure(outcome, a) == 1
-    small, large = sorted([a, b])
-    assert 0 < failure(Outcome.ACCURACY, small) <= failure(Outcome.ACCURACY, large) <= 1
-    assert failure(Outcome.ACCURACY, math.nan) == 1
 
 
 # -- duplicates --------------------------------------------------------------------------------------
@@ -285,43 +289,6 @@ def test_pending_routes_count_as_tried() -> None:
     assert (last.codes == 1 - space.default).all()
     history.start(3, last.codes, Phase.TIME)
     assert OptunaStrategy("RandomSampler").propose(space, history, Streams(0)) is None
-
-
-def test_nearest_untried_is_a_single_change_while_there_is_one() -> None:
-    space = make_space(2, 3, 2)
-    history = History(space)
-    history.append(0, space.default, Observation(Outcome.OK, 1.0))
-    seen = set()
-    for t in range(1, 5):
-        codes = nearest_untried(space, history, space.default, Streams(0).trial(t))
-        assert (codes != space.default).sum() == 1
-        seen.add(codes.tobytes())
-        history.append(t, codes, Observation(Outcome.OK, 1.0))
-    assert len(seen) == 4
-    assert (nearest_untried(space, history, space.default, Streams(0).trial(5)) != space.default).sum() > 1
-
-
-def test_uniform_untried_is_uniform_over_what_is_left() -> None:
-    space = make_space(3, 4)
-    history = History(space)
-    for t, index in enumerate((0, 1, 2, 7, 11)):
-        history.append(t, space.codes_at(index), Observation(Outcome.OK, 1.0))
-    drawn = [space.index_of(uniform_untried(space, history, Streams(0).trial(t))) for t in range(1400)]
-    counts = np.bincount(drawn, minlength=12)
-    assert np.flatnonzero(counts).tolist() == [3, 4, 5, 6, 8, 9, 10]
-    assert counts[counts > 0].min() > 140 and counts.max() < 260  # 200 expected, standard deviation 13
-    for t in (3, 4, 5, 6, 8, 9, 10):
-        history.append(t + 10, space.codes_at(t), Observation(Outcome.OK, 1.0))
-    with pytest.raises(ValueError, match="every route"):
-        uniform_untried(space, history, Streams(0).trial(0))
-
-
-def test_uniform_untried_in_a_huge_space() -> None:
-    space = make_space(*[2] * 200)
-    history = History(space)
-    history.append(0, space.default, Observation(Outcome.OK, 1.0))
-    share = np.mean([uniform_untried(space, history, Streams(0).trial(t)).mean() for t in range(50)])
-    assert abs(float(share) - 0.5) < 0.02  # 10,000 bits: standard deviation 0.005
 
 
 # -- refusals ----------------------------------------------------------------------------------------
