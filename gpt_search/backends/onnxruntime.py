@@ -30,6 +30,7 @@ from gpt_search.backends.onnxruntime_fingerprint import graph_digest
 from gpt_search.backends.onnxruntime_machine import environment, physical_cores
 from gpt_search.backends.onnxruntime_probe import missing_optimizers
 from gpt_search.backends.onnxruntime_settings import Settings
+from gpt_search.backends.onnxruntime_shapes import free_dimensions
 from gpt_search.domain.digest import digest_of
 from gpt_search.domain.knob import KnobDatabase
 from gpt_search.domain.route import Route
@@ -91,7 +92,7 @@ class OnnxRuntimeBackend:
                 optimized = Path(scratch.name) / "optimized.onnx"
                 session_options = settings.session_options()
                 if settings.fixed_dimensions:
-                    for name, size in _free_dimensions(workload).items():
+                    for name, size in free_dimensions(workload).items():
                         session_options.add_free_dimension_override_by_name(name, size)
                 session_options.optimized_model_filepath = str(optimized)
                 # Weights that lie in a file of their own would else stay there, out of the engine.
@@ -264,23 +265,6 @@ def _digest_of_model(path: Path) -> str:
     import onnx
 
     return graph_digest(onnx.load(str(path), load_external_data=False), path.parent)
-
-
-def _free_dimensions(workload: Workload) -> dict[str, int]:
-    """Sizes of the model's named symbolic dimensions under the workload's shapes. Raises BuildError."""
-    import onnx
-
-    sizes: dict[str, int] = {}
-    graph = onnx.load(str(workload.model), load_external_data=False).graph
-    weights = {t.name for t in graph.initializer}
-    for value in graph.input:
-        if value.name in weights or value.name not in workload.shapes:
-            continue
-        for dim, size in zip(value.type.tensor_type.shape.dim, workload.shapes[value.name], strict=False):
-            name = dim.dim_param
-            if name and sizes.setdefault(name, size) != size:
-                raise BuildError(f"dimension {name!r} has two sizes in the workload: {sizes[name]} and {size}")
-    return sizes
 
 
 @contextmanager

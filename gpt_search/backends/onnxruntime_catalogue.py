@@ -183,7 +183,7 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         "input:free_dims", {v: v for v in ("open", "fixed")}, "open", Target.PASS, "free_dims", Role.GRAPH,
-        "fixed writes the workload's shapes into the model's symbolic dimensions: the engine then takes only these.",
+        "fixed writes the workload's shapes into the model's named symbolic dimensions: the engine takes only these.",
     ),
     # -- graph optimisation ------------------------------------------------------------------
     _option(

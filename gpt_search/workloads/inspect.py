@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gpt_search.backends.onnxruntime_shapes import dimension_name
 from gpt_search.domain.errors import InputError, did_you_mean, listing
 from gpt_search.domain.workload import Workload
 
@@ -154,7 +155,7 @@ def _dimensions(value: Any, side: str = "input") -> tuple[int | str | None, ...]
     if not kind.tensor_type.HasField("shape"):
         raise InputError(f"{side} {value.name!r} has no rank in the model; save the model with shapes for its {side}s")
     return tuple(
-        int(d.dim_value) if d.HasField("dim_value") and d.dim_value > 0 else (d.dim_param or None)
+        int(d.dim_value) if d.HasField("dim_value") and d.dim_value > 0 else (dimension_name(d))
         for d in kind.tensor_type.shape.dim
     )
 

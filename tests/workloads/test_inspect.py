@@ -69,6 +69,13 @@ def test_unnamed_dimensions_are_open_one_by_one(tmp_path: Path) -> None:
     assert inspect_model(path, {"a": (2, 4), "b": (3, 4)})[0].shapes == {"a": (2, 4), "b": (3, 4)}
 
 
+def test_a_question_mark_is_no_name(tmp_path: Path) -> None:
+    path = save(tmp_path / "m.onnx", {"a": ["?", 3, "?"]})
+    assert inspect_model(path, {"a": (1, 3, 48)})[0].shapes == {"a": (1, 3, 48)}
+    with pytest.raises(InputError, match=r"open dimensions 0, 2: give --shape a=1x3x1"):
+        inspect_model(path)
+
+
 def test_missing_and_damaged_files(tmp_path: Path, model: Path) -> None:
     with pytest.raises(InputError, match=r"there is no file .*n\.onnx; did you mean 'm\.onnx'\?"):
         inspect_model(tmp_path / "n.onnx")
