@@ -123,6 +123,7 @@ class Evaluator:
         # The reference: its own worker where it has one, and the workers that hold it in their second slot.
         self._reference_worker: Worker | None = None
         self._holders: set[Worker] = set()
+        self._warm: set[Worker] = set()
 
     def __enter__(self) -> Evaluator:
         return self
@@ -182,6 +183,7 @@ class Evaluator:
                 return
             self._all.discard(worker)
             self._holders.discard(worker)
+            self._warm.discard(worker)
         worker.kill()
 
     def _check_open(self) -> None:
@@ -324,7 +326,13 @@ class Evaluator:
                     restart_s += time.perf_counter() - began
 
             comparison = Comparison(
-                Side(worker, CANDIDATE), reference, settings.protocol, seed, settings.timeout_run_s, self._clock
+                Side(worker, CANDIDATE),
+                reference,
+                settings.protocol,
+                seed,
+                settings.timeout_run_s,
+                self._clock,
+                self._warm,
             )
             began = time.perf_counter()
             run.reached.append("time")
@@ -395,6 +403,7 @@ class Evaluator:
         """Makes the next timing build the reference engine anew, as a confirmation over builds needs."""
         with self._mutex:
             self._holders.clear()
+            self._warm.clear()
 
     # -- engines for other uses ----------------------------------------------------------------
     def engine_bytes(self, route: Route) -> bytes:

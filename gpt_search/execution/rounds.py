@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeVar
 
 from gpt_search.domain.evaluation import Round
@@ -44,7 +44,7 @@ class Side:
     slot: str
 
     def time(self, number: int, protocol: Protocol, seed: int, timeout_s: float | None) -> Block:
-        """One round on this side. number: of the round, below 0 for warm-up; -1 is the last one.
+        """One round on this side. number: of the round, below 0 for warm-up.
 
         Raises WorkerFailed, also for samples that are not positive, finite numbers.
         """
@@ -111,7 +111,8 @@ class Comparison:
     candidate: its side. reference: gives the reference's side, started and built again where it had
     died; asked before each of its turns. Where the two sides are different workers, the idle one is
     stopped. timeout_s: for one turn. clock: seconds since the session began, for `Round.started_s`;
-    simulated engines count their samples instead.
+    simulated engines count their samples instead. warm: workers whose reference engine has been warmed
+    up in full before; they get one unmeasured round to wake up again.
     """
 
     candidate: Side
@@ -120,7 +121,8 @@ class Comparison:
     seed: int
     timeout_s: float | None
     clock: Callable[[], float]
-    _warm: Worker | None = None
+    warm: set[Worker] = field(default_factory=set)
+    _awake: Worker | None = None
     _apart: bool = True
 
     def run(self, best: PairedEstimate | None) -> Timing:
@@ -177,11 +179,15 @@ class Comparison:
         with self._blaming_reference():
             side = self.reference()
             self._apart = side.worker is not self.candidate.worker
-            if self._warm is not side.worker:
+            if self._awake is not side.worker:
                 if self._apart:
                     self.candidate.worker.pause()
-                warm_up(side, self.protocol, self.seed, self.timeout_s)
-                self._warm = side.worker
+                if side.worker in self.warm:
+                    side.time(-1, self.protocol, self.seed, self.timeout_s)
+                else:
+                    warm_up(side, self.protocol, self.seed, self.timeout_s)
+                    self.warm.add(side.worker)
+                self._awake = side.worker
                 if self._apart:
                     side.worker.pause()
         return side

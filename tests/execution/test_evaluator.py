@@ -336,23 +336,30 @@ def test_a_reference_that_dies_again_is_an_error_and_no_fault_of_the_route(tmp_p
     assert marked(mark) == []
 
 
-def test_the_reference_is_built_once_and_again_when_told(tmp_path, monkeypatch):
+def test_the_reference_is_built_and_warmed_up_once_and_again_when_told(tmp_path, monkeypatch):
     built: list[str] = []
+    warm_ups: list[int] = []
     plain = Worker.ask
 
     def spy(self, kind, fields=None, *args, **kwargs):
         if kind == "build":
             built.append(fields["slot"])
+        if kind == "time" and fields["slot"] == "reference" and fields["round"] < 0:
+            warm_ups.append(fields["round"])
         return plain(self, kind, fields, *args, **kwargs)
+
+    def evaluate() -> tuple[list[str], bool]:
+        built.clear()
+        warm_ups.clear()
+        evaluator.evaluate(SPACE.reference)
+        return list(built), warm_ups == [-1]
 
     monkeypatch.setattr(Worker, "ask", spy)
     with made(tmp_path) as evaluator:
-        evaluator.evaluate(SPACE.reference)
-        evaluator.evaluate(SPACE.reference)
-        assert built == ["candidate", "reference", "candidate"]
+        assert evaluate() == (["candidate", "reference"], False)
+        assert evaluate() == (["candidate"], True)
         evaluator.rebuild_reference()
-        evaluator.evaluate(SPACE.reference)
-    assert built[3:] == ["candidate", "reference"]
+        assert evaluate() == (["candidate", "reference"], False)
 
 
 # -- engines that are known --------------------------------------------------------------------
