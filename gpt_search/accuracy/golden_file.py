@@ -105,8 +105,12 @@ def read_npz(path: str | Path) -> dict[str, Array]:
         raise
     except OSError as error:
         raise InputError(f"cannot read the golden file {path}: {error.strerror or error}") from None
-    except (ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
-        raise InputError(f"{path} is not an .npz file that can be read without unpickling: {error}") from None
+    except (ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error):
+        # NumPy takes whatever it does not know for a pickle, and advises to load it unsafely: not its words.
+        raise InputError(
+            f"{path} is damaged, or is not an .npz file that can be read without unpickling; "
+            "golden data are saved with numpy.savez, or with gpt_search"
+        ) from None
 
 
 def golden_digest(golden: str | Path | Iterable[GoldenPair]) -> str:

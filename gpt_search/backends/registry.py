@@ -96,8 +96,8 @@ def _entry(plain: str) -> _Entry:
     entry = _ENTRIES.get(plain)
     if entry is None:
         raise InputError(
-            f"unknown backend {plain!r}{did_you_mean(plain, _ENTRIES)}; there are {', '.join(_ENTRIES)}, "
-            "and path/to/file.py:Class"
+            f"unknown backend {plain!r}{did_you_mean(plain, _ENTRIES)} (there are {', '.join(_ENTRIES)}, "
+            "and path/to/file.py:Class)"
         )
     return entry
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from gpt_search.domain.errors import InputError
+from gpt_search.domain.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,6 +31,50 @@ UNLIMITED_WIDTH = 100_000
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 """The option every command has; the function gets `as_json`."""
+
+
+class WholeNumber(click.IntRange):
+    """A whole number of at least `min`; says what is wrong in words."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The number. Raises click.BadParameter."""
+        assert self.min is not None
+        try:
+            found = int(value)
+        except ValueError:
+            self.fail(f"{value!r} is not a whole number", param, ctx)
+        if found < self.min:
+            self.fail(f"{found} is too small; it must be {self.min:g} or more", param, ctx)
+        return found
+
+
+class Amount(click.FloatRange):
+    """A finite number of at least `min`, or above it with `min_open`; says what is wrong in words."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number. Raises click.BadParameter."""
+        assert self.min is not None
+        try:
+            found = float(value)
+        except ValueError:
+            found = math.nan
+        if not math.isfinite(found):
+            self.fail(f"{value!r} is not a finite number", param, ctx)
+        if found < self.min or (self.min_open and found == self.min):
+            allowed = f"more than {self.min:g}" if self.min_open else f"{self.min:g} or more"
+            self.fail(f"{value} is too small; it must be {allowed}", param, ctx)
+        return found
+
+
+class OneOf(click.Choice[str]):
+    """One of some words; a wrong one is answered with the nearest."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The word. Raises click.BadParameter."""
+        words = [str(c) for c in self.choices]
+        if value not in words:
+            self.fail(f"{value!r} is not one of {', '.join(words)}{did_you_mean(str(value), words)}", param, ctx)
+        return str(value)
 
 
 def knob_source_options(function: _F) -> _F:
@@ -142,11 +186,13 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, right:
         click.echo(line.rstrip())
 
 
-def print_wrapped(text: str, *, indent: str = "", first: str | None = None, width: int | None = None) -> None:
+def print_wrapped(
+    text: str, *, indent: str = "", first: str | None = None, width: int | None = None, err: bool = False
+) -> None:
     """Prints a paragraph wrapped at `width`; words longer than a line stay whole.
 
     indent: before every line. first: before the first line instead, when given. width: columns, by
-    default `text_width()`; `output_width()` is for what a program may read.
+    default `text_width()`; `output_width()` is for what a program may read. err: on standard error.
     """
     import textwrap
 
@@ -158,7 +204,8 @@ def print_wrapped(text: str, *, indent: str = "", first: str | None = None, widt
             subsequent_indent=indent,
             break_long_words=False,
             break_on_hyphens=False,
-        )
+        ),
+        err=err,
     )
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from gpt_search.cli.common import json_option, print_json
+from gpt_search.cli.common import WholeNumber, json_option, print_json
 from gpt_search.cli.live import LiveProgress, stoppable
-from gpt_search.cli.summary import print_confirmation
+from gpt_search.cli.summary import command_for, confirmation_json, print_confirmation
 from gpt_search.cli.tune import storage_option
 
 
@@ -15,7 +15,7 @@ from gpt_search.cli.tune import storage_option
 @storage_option
 @click.option(
     "--top",
-    type=click.IntRange(1),
+    type=WholeNumber(1),
     default=3,
     show_default=True,
     metavar="K",
@@ -23,7 +23,7 @@ from gpt_search.cli.tune import storage_option
 )
 @click.option(
     "--rebuilds",
-    type=click.IntRange(1),
+    type=WholeNumber(1),
     default=7,
     show_default=True,
     metavar="N",
@@ -39,9 +39,16 @@ def confirm(study: str, storage: str, top: int, rebuilds: int, as_json: bool) ->
     from gpt_search.run.confirm import confirm as run
 
     live = LiveProgress(None)
+
+    def step(done: int, total: int, what: str) -> None:
+        # A confirmation is stored whole or not at all: after Ctrl-C it is made again.
+        live.continue_command = command_for("confirm", study, storage, "--top", str(top), "--rebuilds", str(rebuilds))
+        live.step(done, total, what)
+
     with stoppable(live):
-        result = run(study, storage, top, rebuilds, live.step)
+        live.preparing("the study")
+        result = run(study, storage, top, rebuilds, step)
     if as_json:
-        print_json(result.data)
+        print_json(confirmation_json(result.data))
     else:
         print_confirmation(result.data, result.metric)

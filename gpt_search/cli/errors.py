@@ -35,6 +35,18 @@ def reader_may_leave() -> Iterator[None]:
         raise ReaderLeft from None
 
 
+class Stopped(Exception):
+    """The user, or SIGTERM, stopped a run: nothing is wrong, and a command goes on from here.
+
+    command: the command line that does. code: the exit code.
+    """
+
+    def __init__(self, command: str, code: int = INTERRUPTED) -> None:
+        """See the class."""
+        super().__init__(command)
+        self.command, self.code = command, code
+
+
 TRACEBACK_VARIABLE = "GPT_SEARCH_TRACEBACK"
 
 
@@ -43,6 +55,7 @@ def run_guarded(run: Callable[[], Any], args: Sequence[str] | None = None) -> No
 
     args: the command line, by default that of the process: with `--json` in it an error is printed
     as `{"error": "..."}` on standard output, without it as `error: ...` on standard error.
+    Where a stopped run can be continued, the command for it is shown, with `--json` under "continue".
     """
     given = list(sys.argv[1:] if args is None else args)
     try:
@@ -67,6 +80,8 @@ def _guarded(run: Callable[[], Any], as_json: bool) -> int:
         return _report("interrupted", as_json, INTERRUPTED)
     except KeyboardInterrupt:
         return _report("interrupted", as_json, INTERRUPTED)
+    except Stopped as stop:
+        return _stopped(stop, as_json)
     except click.UsageError as error:
         return _report(_usage(error), as_json, BAD_INPUT)
     except click.ClickException as error:
@@ -102,6 +117,17 @@ def _usage(error: click.UsageError) -> str:
         message = f"there is no option {error.option_name!r}{did_you_mean(error.option_name, names)}"
     message = " ".join(message.split()).rstrip(".")
     return f"{message} (see `{error.ctx.command_path} --help`)" if error.ctx is not None else message
+
+
+def _stopped(stop: Stopped, as_json: bool) -> int:
+    if as_json:
+        import json
+
+        click.echo(json.dumps({"error": "interrupted", "continue": stop.command}, ensure_ascii=False))
+    else:
+        click.echo("stopped; nothing that was finished is lost. Continue with:", err=True)
+        click.echo(f"  {stop.command}", err=True)
+    return stop.code
 
 
 def _unexpected(error: BaseException, as_json: bool) -> int:

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import click
 
-from gpt_search.cli.common import json_option, print_json
+from gpt_search.cli.common import OneOf, json_option, print_json
 from gpt_search.cli.tune import storage_option
 
 
 @click.command()
 @click.argument("study")
 @storage_option
-@click.option("--as", "form", type=click.Choice(["engine", "route", "record"]), required=True, help="What to write.")
+@click.option("--as", "form", type=OneOf(["engine", "route", "record"]), required=True, help="What to write.")
 @click.argument("out", type=click.Path(path_type=Path))
 @json_option
 def export(study: str, storage: str, form: str, out: Path, as_json: bool) -> None:

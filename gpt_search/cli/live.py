@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gpt_search.cli.common import print_wrapped
+from gpt_search.cli.errors import INTERRUPTED, Stopped
 from gpt_search.domain.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -31,21 +33,41 @@ def clock_text(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
+def speedup_text(speedup: float) -> str:
+    """`0.042x`, `1.038x`, `12.35x`, `123x`: three decimals where they mean something."""
+    if speedup >= 99.995:
+        return f"{speedup:.0f}x" if speedup < 1e6 else f"{speedup:.0e}x"
+    return f"{speedup:.2f}x" if speedup >= 9.9995 else f"{speedup:.3f}x"
+
+
 def status_line(status: Status, budget: Budget) -> str:
-    """One line of at most 80 columns: this trial, best so far, feasible share, budget used, time left."""
-    of = f"/{budget.trials}" if budget.trials is not None else ""
+    """One line of at most 80 columns: this trial, best so far, feasible share, budget used, time left.
+
+    What does not fit any more is left out, the least important first: the number of the best trial,
+    the number of trials allowed.
+    """
     found = status.evaluation
     if status.trial == 0:
         return f"reference: {status.reference_ms:.4g} ms"
-    if found.outcome is Outcome.OK and found.latency_ms is not None:
-        this = f"{status.reference_ms / found.latency_ms:.3f}x"
+    if found.outcome is not Outcome.OK:
+        this = found.outcome.name.lower().replace("_", " ")
+    elif found.latency_ms is not None:
+        this = speedup_text(status.reference_ms / found.latency_ms)
     else:
-        this = found.outcome.name.lower() if found.outcome is not Outcome.OK else f"{found.until.name.lower()} only"
-    best = f"best {1 / status.best_ratio:.3f}x (#{status.best_trial})"
+        this = f"{found.until.name.lower()} only"
+    limit = "" if budget.trials is None else str(budget.trials)
+    best = f"best {speedup_text(1 / status.best_ratio)}"
     share = f"ok {100 * status.feasible / max(1, status.finished):.0f}%"
-    left = "" if status.left_s is None else f", {clock_text(status.left_s)} left"
     used = f"used {100 * status.used:.0f}%"
-    return f"trial {status.trial}{of}: {this:<11} {best}  {share}  {used}, {clock_text(status.clock_s)}{left}"
+    left = "" if status.left_s is None else f"{clock_text(status.left_s)} left"
+    line = ""
+    for with_number, with_limit in ((True, True), (False, True), (False, False)):
+        trial = f"trial {status.trial:>{len(limit)}}" + (f"/{limit}" if limit and with_limit else "")
+        which = f" (#{status.best_trial})" if with_number else ""
+        line = "  ".join(part for part in (f"{trial}: {this:<8}", best + which, share, used, left) if part)
+        if len(line) <= PLAIN_WIDTH:
+            break
+    return line[:PLAIN_WIDTH]
 
 
 class LiveProgress:
@@ -54,8 +76,8 @@ class LiveProgress:
     def __init__(self, budget: Budget | None) -> None:
         """budget: None until the study tells it."""
         self.budget = budget
-        self.store: StudyStore | None = None
-        self.resume_command: str | None = None
+        self.continue_command: str | None = None
+        """The command line that goes on from here, once there is something to go on from."""
         self._live: Live | None = None
 
     def __enter__(self) -> LiveProgress:
@@ -63,7 +85,8 @@ class LiveProgress:
             from rich.console import Console
             from rich.live import Live
 
-            self._live = Live(console=Console(stderr=True), transient=True, refresh_per_second=4)
+            # Without a thread that redraws: it would take time from what is being timed.
+            self._live = Live(console=Console(stderr=True), transient=True, auto_refresh=False)
             self._live.start()
         return self
 
@@ -72,19 +95,27 @@ class LiveProgress:
             self._live.stop()
             self._live = None
 
+    def preparing(self, what: str) -> None:
+        """Shown on a terminal until the study starts; a reader of plain lines need not know."""
+        if self._live is not None:
+            self._line(f"preparing: {what}")
+
     def started(self, store: StudyStore) -> None:
-        """Remembers how to resume, and says what is about to run."""
+        """Remembers how to go on, and says what is about to run."""
         from gpt_search.domain.budget import Budget
 
-        self.resume_command = store.resume_command
+        self.continue_command = store.resume_command
         if self.budget is None:
             self.budget = Budget(**store.attr("budget"))
         count = len(store.space)
-        self._line(f"study {store.name}: {count} knob{'s' if count != 1 else ''}; the reference comes first")
+        then = "the reference comes first" if store.created else "going on where it stopped"
+        self._line(f"study {store.name}: {count} knob{'s' if count != 1 else ''}; {then}")
 
     def progress(self, status: Status) -> None:
         """After every trial."""
         assert self.budget is not None
+        if status.trial == 0 and status.evaluation.latency_ms is None:
+            return  # the study ends with an error that says why
         self._line(status_line(status, self.budget))
 
     def step(self, done: int, total: int, what: str) -> None:
@@ -92,24 +123,29 @@ class LiveProgress:
         self._line(f"confirming: build {done + 1}/{total} ({what})")
 
     def note(self, text: str) -> None:
-        """A line that stays."""
-        if self._live is not None:
-            self._live.console.print(text, markup=False, highlight=False)
-        else:
-            click.echo(text, err=True)
-
-    def _line(self, text: str) -> None:
+        """A remark that stays."""
         if self._live is None:
-            click.echo(text, err=True)
+            print_wrapped(text, first="note: ", indent="      ", width=PLAIN_WIDTH, err=True)
             return
         from rich.text import Text
 
-        self._live.update(Text(text, no_wrap=True, overflow="ellipsis"))
+        self._live.console.print(Text(f"note: {text}"))
+
+    def _line(self, text: str) -> None:
+        if self._live is None:
+            click.echo(text if len(text) <= PLAIN_WIDTH else f"{text[: PLAIN_WIDTH - 3]}...", err=True)
+            return
+        from rich.text import Text
+
+        self._live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
 
 
 @contextmanager
 def stoppable(live: LiveProgress) -> Iterator[None]:
-    """Ctrl-C and SIGTERM stop cleanly: workers end, finished trials are stored, and the resume command is shown."""
+    """Ctrl-C and SIGTERM stop cleanly: workers end, finished trials are stored, and how to go on is shown.
+
+    Raises Stopped where there is a command to go on with.
+    """
 
     def terminate(number: int, frame: FrameType | None) -> None:
         raise SystemExit(TERMINATED)
@@ -118,9 +154,10 @@ def stoppable(live: LiveProgress) -> Iterator[None]:
     try:
         with live:
             yield
-    except (KeyboardInterrupt, SystemExit):
-        if live.resume_command is not None:
-            click.echo(f"stopped; nothing that was finished is lost. Continue with:\n  {live.resume_command}", err=True)
-        raise
+    except (KeyboardInterrupt, SystemExit) as stop:
+        if live.continue_command is None:
+            raise
+        code = INTERRUPTED if isinstance(stop, KeyboardInterrupt) else TERMINATED
+        raise Stopped(live.continue_command, code) from None
     finally:
         signal.signal(signal.SIGTERM, before)

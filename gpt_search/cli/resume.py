@@ -6,14 +6,14 @@ import click
 
 from gpt_search.cli.common import json_option, print_json
 from gpt_search.cli.live import LiveProgress, stoppable
-from gpt_search.cli.summary import print_summary
+from gpt_search.cli.summary import print_summary, summary_json
 from gpt_search.cli.tune import budget_options, storage_option
 
 
 @click.command()
 @click.argument("study")
 @storage_option
-@budget_options
+@budget_options("that of the study")
 @json_option
 def resume(
     study: str,
@@ -35,8 +35,9 @@ def resume(
     budget = Budget(trials, builds, seconds) if given else None
     live = LiveProgress(budget)
     with stoppable(live):
+        live.preparing("the study")
         summary = run(study, storage, budget, builders, live.progress, live.started)
     if as_json:
-        print_json(summary.to_json())
+        print_json(summary_json(summary))
     else:
         print_summary(summary)

@@ -3,36 +3,44 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpt_search.cli.common import DEFAULT_BACKEND, json_option, print_json
+from gpt_search.cli.common import DEFAULT_BACKEND, Amount, OneOf, WholeNumber, json_option, print_json
 from gpt_search.cli.live import LiveProgress, stoppable
-from gpt_search.cli.summary import print_confirmation, print_summary
+from gpt_search.cli.summary import command_for, confirmation_json, latest_confirmation, print_summary, summary_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 METRICS = ("l0", "l1", "l2", "lInf", "cos")
 REFERENCES = ("onnxruntime-fp32", "files", "default-engine")
 DEFAULT_TRIALS = 100
+_POSITIVE = Amount(0, min_open=True)
 
 
-def budget_options(function: Any) -> Any:
-    """Adds `--trials`, `--seconds`, `--builds` and `--builders`."""
-    for option in (
-        click.option(
-            "--builders", type=click.IntRange(1), metavar="N", help="Routes built at the same time; one is timed."
-        ),
-        click.option("--builds", type=click.IntRange(0), metavar="N", help="Stop after N builds."),
-        click.option("--seconds", type=click.FloatRange(0), metavar="S", help="Stop after S seconds of the study."),
-        click.option(
-            "--trials",
-            type=click.IntRange(0),
-            metavar="N",
-            help=f"Stop after N trials.  [default: {DEFAULT_TRIALS} where no other budget is given]",
-        ),
-    ):
-        function = option(function)
-    return function
+def budget_options(default: str) -> Callable[[Any], Any]:
+    """Adds `--trials`, `--seconds`, `--builds` and `--builders`; `default`: in words, without a budget."""
+
+    def add(function: Any) -> Any:
+        for option in (
+            click.option(
+                "--builders", type=WholeNumber(1), metavar="N", help="Routes built at the same time; one is timed."
+            ),
+            click.option("--builds", type=WholeNumber(0), metavar="N", help="Stop after N builds."),
+            click.option("--seconds", type=Amount(0), metavar="S", help="Stop after S seconds of the study."),
+            click.option(
+                "--trials",
+                type=WholeNumber(0),
+                metavar="N",
+                help=f"Stop after N trials.  [default: {default} where no budget is given]",
+            ),
+        ):
+            function = option(function)
+        return function
+
+    return add
 
 
 def storage_option(function: Any) -> Any:
@@ -50,14 +58,20 @@ def storage_option(function: Any) -> Any:
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option("--knobs", metavar="EXPR", default="-*=[*]", show_default=True, help="Knobs to vary and to pin.")
 @click.option("--strategy", metavar="SPEC", default="tpe", show_default=True, help="See `gpt-search strategies`.")
-@budget_options
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, metavar="N", help="Of the strategy.")
-@click.option("--backend", metavar="NAME", default=DEFAULT_BACKEND, show_default=True, help="The compiler.")
-@click.option("--metric", type=click.Choice(METRICS), default="cos", show_default=True, help="Accuracy loss.")
+@budget_options(str(DEFAULT_TRIALS))
+@click.option("--seed", type=WholeNumber(0), default=0, show_default=True, metavar="N", help="Seed of the strategy.")
+@click.option(
+    "--backend",
+    metavar="NAME",
+    default=DEFAULT_BACKEND,
+    show_default=True,
+    help="The compiler; see `gpt-search doctor`.",
+)
+@click.option("--metric", type=OneOf(METRICS), default="cos", show_default=True, help="Accuracy loss.")
 @click.option("--tolerance", multiple=True, metavar="[OUTPUT=]X", help="Largest loss allowed; may be repeated.")
 @click.option(
     "--reference",
-    type=click.Choice(REFERENCES),
+    type=OneOf(REFERENCES),
     default="onnxruntime-fp32",
     show_default=True,
     help="Where golden outputs come from.",
@@ -71,11 +85,18 @@ def storage_option(function: Any) -> Any:
 @click.option("--shape", multiple=True, metavar="INPUT=1x128", help="Shape of an input; may be repeated.")
 @storage_option
 @click.option("--study", metavar="NAME", help="Name of the study.  [default: MODEL-STRATEGY-SEED]")
-@click.option("--timeout-build", type=float, default=600, show_default=True, metavar="S", help="For one build.")
 @click.option(
-    "--timeout-run", type=float, default=60, show_default=True, metavar="S", help="For the gate, and a round."
+    "--timeout-build", type=_POSITIVE, default=600, show_default=True, metavar="S", help="Seconds for one build."
 )
-@click.option("--memory-limit", type=float, metavar="GB", help="For a worker, in 10^9 bytes.")
+@click.option(
+    "--timeout-run",
+    type=_POSITIVE,
+    default=60,
+    show_default=True,
+    metavar="S",
+    help="Seconds for the accuracy gate, and for a round of timing.",
+)
+@click.option("--memory-limit", type=_POSITIVE, metavar="GB", help="For a worker, in units of 10^9 bytes.")
 @click.option("--time-infeasible", is_flag=True, help="Time routes that miss a tolerance too.")
 @click.option("--strict-trtexec", is_flag=True, help="trtexec's expression grammar to the letter.")
 @click.option("--confirm/--no-confirm", default=True, show_default=True, help="Confirm the winner on fresh builds.")
@@ -109,6 +130,8 @@ def tune(
 
     The same command again continues the study it started.
     """
+    from dataclasses import replace
+
     from gpt_search.domain.budget import Budget
     from gpt_search.run.config import TuneConfig
     from gpt_search.run.confirm import confirm as confirm_study
@@ -140,11 +163,15 @@ def tune(
     )
     live = LiveProgress(config.budget)
     with stoppable(live):
+        live.preparing("the knobs, the model, its golden data")
         summary = run(config, live.progress, live.started, live.note)
-        confirmation = confirm_study(summary.study, storage, step=live.step) if confirm else None
+        if confirm and latest_confirmation(summary) is None:
+            # A confirmation is stored whole or not at all: after Ctrl-C it is made again.
+            live.continue_command = command_for("confirm", summary.study, storage)
+            data = confirm_study(summary.study, storage, step=live.step).data
+            summary = replace(summary, confirmations=(*summary.confirmations, data))
     if as_json:
-        print_json(summary.to_json() | {"confirmation": None if confirmation is None else confirmation.data})
-        return
-    print_summary(summary)
-    if confirmation is not None:
-        print_confirmation(confirmation.data, summary.metric)
+        latest = latest_confirmation(summary)
+        print_json(summary_json(summary) | {"confirmation": None if latest is None else confirmation_json(latest)})
+    else:
+        print_summary(summary)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -69,8 +70,8 @@ class TuneConfig:
             ("--memory-limit", self.memory_limit_gb),
             ("--golden-pairs", self.pairs),
         ):
-            if value is not None and not value > 0:
-                raise InputError(f"{flag} is {value}; it must be more than 0")
+            if value is not None and not 0 < value < math.inf:
+                raise InputError(f"{flag} is {value}; it must be more than 0, and finite")
         if self.seed < 0:
             raise InputError(f"--seed is {self.seed}; it must be 0 or more")
         if self.budget.trials is None and self.budget.builds is None and self.budget.seconds is None:

@@ -21,6 +21,7 @@ from gpt_search.domain.evaluation import Evaluation
 from gpt_search.domain.outcome import Outcome, Phase
 from gpt_search.domain.route import Route
 from gpt_search.domain.streams import Streams, seed_from
+from gpt_search.execution.rounds import ReferenceFailed
 from gpt_search.measure.intervals import Interval, Verdict, ratio_interval, verdict
 from gpt_search.run.result import Nominee, accuracy_json
 from gpt_search.run.setup import Prepared
@@ -79,7 +80,7 @@ def confirm(
         reference_ms = restored.rows[0].evaluation.latency_ms
         if reference_ms is None:
             raise InputError(f"study {study!r} has no timed reference, so there is nothing to confirm against")
-        run = _Run(prepared, reference_ms, rebuilds, len(store.confirmations()), step)
+        run = _Run(prepared, reference_ms, rebuilds, len(store.confirmations()), len(restored.rows) - 1, step)
         result = run.both_stages([n for n in nominees if n.ratio < 1.0 and n.trial != 0])
         store.append_confirmation(result.data)
         return result
@@ -88,9 +89,11 @@ def confirm(
 class _Run:
     """One confirmation: counts its steps and keeps the evaluations."""
 
-    def __init__(self, prepared: Prepared, reference_ms: float, rebuilds: int, number: int, step: Step | None) -> None:
+    def __init__(
+        self, prepared: Prepared, reference_ms: float, rebuilds: int, number: int, trials: int, step: Step | None
+    ) -> None:
         self.prepared, self.reference_ms, self.rebuilds, self.number = prepared, reference_ms, rebuilds, number
-        self.step = step
+        self.trials, self.step = trials, step
         self.done = self.total = 0
         # Every round is used: racing would leave the slow builds with fewer.
         rounds = prepared.protocol.max_rounds
@@ -107,16 +110,19 @@ class _Run:
         )
         winner: Nominee | None = None
         stage_2: list[Evaluation] = []
+        refused: dict[int, Evaluation] = {}
         reason = "no route was timed faster than the reference"
         for candidate in ranked:
             stage_2 = self._stage_2(candidate)
             if all(e.outcome is Outcome.OK for e in stage_2):
                 winner = candidate
                 break
-            failed = next(e for e in stage_2 if e.outcome is not Outcome.OK)
-            reason = f"the nominated routes failed when built again ({failed.outcome.name}: {failed.message or ''})"
-        if nominees and not ranked:
-            reason = "the nominated routes failed when built again"
+            self.total += len(stage_2)  # the next one has all its builds before it
+            refused[candidate.trial], stage_2 = stage_2[-1], []
+        if nominees and winner is None:
+            failed = [*refused.values(), *(e for es in stage_1.values() for e in es if e.outcome is not Outcome.OK)][0]
+            words = " ".join((failed.message or failed.outcome.explanation).split())
+            reason = f"the nominated routes failed when built again ({failed.outcome.name}: {words})"
         interval: Interval | None = None
         found = Verdict.NOT_DISTINGUISHABLE
         if winner is not None:
@@ -129,7 +135,7 @@ class _Run:
             found,
             reason,
             self.prepared.tolerances.metric,
-            self._data(nominees, stage_1, winner, stage_2, interval, found, reason),
+            self._data(nominees, stage_1, winner, stage_2, refused, interval, found, reason),
         )
 
     def _stage_1(self, nominees: Sequence[Nominee]) -> dict[int, list[Evaluation]]:
@@ -156,7 +162,14 @@ class _Run:
         seed = seed_from(self.prepared.seed, "confirm", self.number, stage, nominee.trial, i)
         with self.prepared.evaluator(self.protocol) as evaluator:
             evaluator.reference_latency_ms = self.reference_ms
-            return evaluator.evaluate(Route.parse(nominee.route), Phase.TIME, seed=seed)
+            try:
+                return evaluator.evaluate(Route.parse(nominee.route), Phase.TIME, seed=seed)
+            except ReferenceFailed as failed:
+                words = " ".join(failed.message.split())
+                raise InputError(
+                    f"the reference route failed when built again ({failed.outcome.name}): {words}; "
+                    "nothing can be confirmed against it"
+                ) from None
 
     def _data(
         self,
@@ -164,6 +177,7 @@ class _Run:
         stage_1: Mapping[int, Sequence[Evaluation]],
         winner: Nominee | None,
         stage_2: Sequence[Evaluation],
+        refused: Mapping[int, Evaluation],
         interval: Interval | None,
         found: Verdict,
         reason: str,
@@ -171,6 +185,7 @@ class _Run:
         losses = [pair for e in stage_2 for pair in e.losses]
         return {
             "number": self.number,
+            "trials": self.trials,
             "rebuilds": self.rebuilds,
             "nominees": [n.to_json() for n in nominees],
             "winner": None if winner is None else winner.to_json(),
@@ -183,6 +198,7 @@ class _Run:
             "latency_ms": _median_ms(stage_2, "candidate_ms"),
             "stage_1": {str(t): [e.to_json() for e in es] for t, es in stage_1.items()},
             "stage_2": [e.to_json() for e in stage_2],
+            "refused": {str(t): e.to_json() for t, e in refused.items()},
         }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sqlite3
 from contextlib import closing
@@ -56,6 +57,11 @@ class Location:
             if not self.path.exists():
                 if must_exist:
                     raise InputError(f"there is no study database at {self.shown}; `gpt-search tune` makes one")
+                if not os.access(self.path.parent, os.W_OK | os.X_OK):
+                    raise InputError(
+                        f"cannot use {self.shown} as study database: the folder {self.path.parent} may not be written "
+                        "in; give --storage another path"
+                    )
                 return
             if not self.path.is_file():
                 raise InputError(f"{self.path} is not a regular file; --storage takes {_ALLOWED}")
@@ -119,7 +125,7 @@ def _locate_url(text: str, scheme: str) -> Location:
     dialect = scheme.partition("+")[0]
     if dialect not in _DIALECTS:
         raise InputError(
-            f"unknown storage scheme {scheme!r}{did_you_mean(dialect, _DIALECTS)}; --storage takes {_ALLOWED}"
+            f"unknown storage scheme {scheme!r}{did_you_mean(dialect, _DIALECTS)} (--storage takes {_ALLOWED})"
         )
     from sqlalchemy.engine import make_url
     from sqlalchemy.exc import ArgumentError, NoSuchModuleError
