@@ -318,8 +318,9 @@ def _dying_reference(monkeypatch, deaths: int, at_round: int = 2) -> list[int]:
     return asked
 
 
-def test_a_reference_that_dies_in_a_round_is_restarted_and_the_round_repeated(tmp_path, mark, shared, monkeypatch):
-    undisturbed = shared.evaluate(SPACE.reference, seed=11)
+def test_a_reference_that_dies_in_a_round_is_restarted_and_the_round_repeated(tmp_path, mark, monkeypatch):
+    with made(tmp_path) as evaluator:
+        undisturbed = evaluator.evaluate(SPACE.reference, seed=11)
     asked = _dying_reference(monkeypatch, deaths=1)
     with made(tmp_path) as evaluator:
         got = evaluator.evaluate(SPACE.reference, seed=11)
