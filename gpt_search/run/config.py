@@ -68,7 +68,7 @@ class TuneConfig:
             ("--timeout-build", self.timeout_build_s),
             ("--timeout-run", self.timeout_run_s),
             ("--memory-limit", self.memory_limit_gb),
-            ("--golden-pairs", self.pairs),
+            ("the number of golden pairs", self.pairs),
         ):
             if value is not None and not 0 < value < math.inf:
                 raise InputError(f"{flag} is {value}; it must be more than 0, and finite")
