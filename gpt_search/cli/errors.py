@@ -96,10 +96,8 @@ def _guarded(run: Callable[[], Any], as_json: bool) -> int:
         raise
     except OSError as error:
         _traceback_if_wanted()
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            where = f" ({error.filename})" if error.filename else ""
-            return _report(f"the disk is full{where}; free some space and run the command again", as_json, BAD_INPUT)
-        return _unexpected(error, as_json)
+        message = _no_space(error)
+        return _unexpected(error, as_json) if message is None else _report(message, as_json, BAD_INPUT)
     except Exception as error:
         _traceback_if_wanted()
         return _unexpected(error, as_json)
@@ -128,6 +126,19 @@ def _stopped(stop: Stopped, as_json: bool) -> int:
         click.echo("stopped; nothing that was finished is lost. Continue with:", err=True)
         click.echo(f"  {stop.command}", err=True)
     return stop.code
+
+
+def _no_space(error: OSError) -> str | None:
+    """What to do where an error says that nothing more can be written; None for any other error."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        what = "a file is larger than this process may write" if error.errno == errno.EFBIG else "the disk is full"
+        where = f" ({error.filename})" if error.filename else ""
+        return f"{what}{where}; free some space and run the command again"
+    if str(error).partition("No usable temporary directory")[1]:  # how tempfile finds a full disk
+        return (
+            "no folder for temporary files can be written in; free some space, or set TMPDIR to a folder that has any"
+        )
+    return None
 
 
 def _unexpected(error: BaseException, as_json: bool) -> int:

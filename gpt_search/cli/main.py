@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 from typing import Any
 
@@ -109,7 +110,11 @@ def cli() -> None:
 
 def main() -> None:
     """Runs the command line and exits."""
-    cli(prog_name="gpt-search")
+    try:
+        cli(prog_name="gpt-search")
+    finally:
+        # The exit code is decided: another Ctrl-C while the interpreter ends must not make it a death by signal.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 if __name__ == "__main__":

@@ -92,8 +92,9 @@ class Location:
         if head != _SQLITE_HEAD:
             hint = f"; it is a journal file: use --storage {self.path}" if head.startswith(_JOURNAL_HEAD) else ""
             raise InputError(f"{self.path} is not an SQLite database; it was left untouched{hint}")
+        # Not mode=ro: a database whose writer was killed has to be rolled back before it can be read.
         try:
-            with closing(sqlite3.connect(f"file:{quote(str(self.path))}?mode=ro", uri=True)) as database:
+            with closing(sqlite3.connect(f"file:{quote(str(self.path))}?mode=rw", uri=True)) as database:
                 tables = {row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type='table'")}
         except sqlite3.Error as error:
             raise InputError(f"cannot read the SQLite database {self.path}: {error}") from None
