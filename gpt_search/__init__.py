@@ -36,6 +36,8 @@ _HOME = {
     "planted": "search.landscapes",
     "recommend": "search.strategy",
     "simulate": "search.simulate",
+    "uniform_untried": "search.untried",
+    "untried_routes": "search.untried",
 }
 
 __all__ = ["__version__", *_HOME]
@@ -66,6 +68,8 @@ if TYPE_CHECKING:
     from gpt_search.search.strategy import Proposal as Proposal
     from gpt_search.search.strategy import Strategy as Strategy
     from gpt_search.search.strategy import recommend as recommend
+    from gpt_search.search.untried import uniform_untried as uniform_untried
+    from gpt_search.search.untried import untried_routes as untried_routes
 
 
 def __getattr__(name: str) -> Any:

@@ -4,7 +4,7 @@ The number of changes is geometric (1, 2, 3, ... with the given mean, cut at the
 that can change); the knobs are drawn uniformly without replacement, and each takes one of its
 other values uniformly. Once draws keep failing, the nearest neighbourhood of the reference is
 used up: in a small space the route is then drawn from the untried ones with the fewest changes, in
-a large one the order of the space is walked from the last draw. Every route is found in the end.
+a large one uniformly from all untried ones. Every route is found in the end.
 
 Good at: compilers whose defaults are good already, so that most changes harm and a few help; and
 as the yardstick that a cleverer strategy has to beat. Bad at: optima far from the reference.
@@ -20,7 +20,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt_search import History, InputError, Proposal, SearchSpace, Streams
+from gpt_search import History, InputError, Proposal, SearchSpace, Streams, uniform_untried, untried_routes
 
 _DRAWS = 64
 _SMALL = 2**16
@@ -50,9 +50,11 @@ class SparseRandom:
             codes = _draw(space, knobs, self.mean, rng)
             if not history.contains(codes):
                 return Proposal(codes)
+        if not untried_routes(space, history):
+            return None
         if space.size <= _SMALL:
-            return _drawn_from_untried(space, history, rng)
-        return _walked_to(codes, space, history)
+            return Proposal(_with_fewest_changes(space, history, rng))
+        return Proposal(uniform_untried(space, history, rng))
 
 
 def _draw(space: SearchSpace, knobs: NDArray[np.intp], mean: float, rng: np.random.Generator) -> NDArray[np.int16]:
@@ -67,29 +69,12 @@ def _draw(space: SearchSpace, knobs: NDArray[np.intp], mean: float, rng: np.rand
     return codes
 
 
-def _drawn_from_untried(space: SearchSpace, history: History, rng: np.random.Generator) -> Proposal | None:
+def _with_fewest_changes(space: SearchSpace, history: History, rng: np.random.Generator) -> NDArray[np.int16]:
     """Uniform over the untried routes with the fewest changes, by listing a small space."""
     radix = np.append(np.cumprod(space.cardinalities[:0:-1], dtype=np.int64)[::-1], 1)[: len(space)]
     untried = np.ones(space.size, bool)
     untried[history.codes @ radix] = False
     untried[history.pending @ radix] = False
-    left = np.flatnonzero(untried)
-    if not left.size:
-        return None
-    codes = (left[:, None] // radix % space.cardinalities).astype(np.int16)
+    codes = (np.flatnonzero(untried)[:, None] // radix % space.cardinalities).astype(np.int16)
     changes = (codes != space.default).sum(axis=1)
-    return Proposal(codes[rng.choice(np.flatnonzero(changes == changes.min()))])
-
-
-def _walked_to(codes: NDArray[np.int16], space: SearchSpace, history: History) -> Proposal | None:
-    """The first untried route after `codes` in the order of the space, which is seen as a ring."""
-    codes = codes.copy()
-    # One more step than there are tried routes cannot meet tried routes only, unless all are tried.
-    for _ in range(min(len(history) + history.n_pending + 1, space.size)):
-        if not history.contains(codes):
-            return Proposal(codes)
-        for knob in reversed(range(len(space))):
-            codes[knob] = (codes[knob] + 1) % space.cardinalities[knob]
-            if codes[knob]:
-                break
-    return None
+    return codes[rng.choice(np.flatnonzero(changes == changes.min()))]

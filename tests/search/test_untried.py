@@ -1,62 +1,67 @@
-"""Routes that were not tried: near ones first, and uniform over what is left."""
+"""Untried routes: found in spaces of any size, uniformly."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gpt_search import History, Observation, Outcome, Phase, SearchSpace, Streams
+import gpt_search.search.untried as untried
+from gpt_search import History, Observation, Outcome, Phase, SearchSpace, uniform_untried, untried_routes
 from gpt_search.domain.space import Dimension
-from gpt_search.search.untried import nearest_untried, tried, uniform_untried
 
 
-def make_space(*counts: int) -> SearchSpace:
-    return SearchSpace(Dimension(f"k{i}", tuple(map(str, range(k))), 0) for i, k in enumerate(counts))
+def _space(counts: Iterable[int]) -> SearchSpace:
+    return SearchSpace(Dimension(f"k{i}", tuple(map(str, range(c))), 0) for i, c in enumerate(counts))
 
 
-def test_tried_counts_distinct_routes() -> None:
-    space = make_space(2, 3)
+def _history(space: SearchSpace, finished: Iterable[int], pending: Iterable[int] = ()) -> History:
     history = History(space)
-    assert tried(history) == 0
-    for trial, index in enumerate((0, 1, 1)):
+    for trial, index in enumerate(finished):
         history.append(trial, space.codes_at(index), Observation(Outcome.OK, 1.0))
-    for trial, index in enumerate((1, 2, 2), 3):  # one was tried before, one is pending twice
-        history.start(trial, space.codes_at(index), Phase.TIME)
-    assert tried(history) == 3
+    for index in pending:
+        history.start(history.next_trial, space.codes_at(index), Phase.TIME)
+    return history
 
 
-def test_nearest_untried_is_a_single_change_while_there_is_one() -> None:
-    space = make_space(2, 3, 2)
-    history = History(space)
-    history.append(0, space.default, Observation(Outcome.OK, 1.0))
-    seen = set()
-    for t in range(1, 5):
-        codes = nearest_untried(space, history, space.default, Streams(0).trial(t))
-        assert (codes != space.default).sum() == 1
-        seen.add(codes.tobytes())
-        history.append(t, codes, Observation(Outcome.OK, 1.0))
-    assert len(seen) == 4
-    assert (nearest_untried(space, history, space.default, Streams(0).trial(5)) != space.default).sum() > 1
+@pytest.mark.parametrize("largest", [2**62, 0], ids=["by numpy", "by whole numbers"])
+@given(data=st.data())
+def test_every_untried_route_and_no_other_is_drawn(largest: int, data: st.DataObject) -> None:
+    space = _space(data.draw(st.lists(st.integers(1, 4), min_size=0, max_size=4)))
+    numbers = list(range(space.size))
+    tried = data.draw(st.lists(st.sampled_from(numbers), max_size=space.size))
+    pending = data.draw(st.lists(st.sampled_from(numbers), max_size=3, unique=True))
+    history = _history(space, tried, pending)
+    left = set(numbers) - set(tried) - set(pending)
+    assert untried_routes(space, history) == len(left)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(untried, "_INT64", largest)
+        rng = np.random.default_rng(0)
+        if not left:
+            with pytest.raises(ValueError, match="every route"):
+                uniform_untried(space, history, rng)
+            return
+        assert {space.index_of(uniform_untried(space, history, rng)) for _ in range(5)} <= left
 
 
-def test_uniform_untried_is_uniform_over_what_is_left() -> None:
-    space = make_space(3, 4)
-    history = History(space)
-    for t, index in enumerate((0, 1, 2, 7, 11)):
-        history.append(t, space.codes_at(index), Observation(Outcome.OK, 1.0))
-    drawn = [space.index_of(uniform_untried(space, history, Streams(0).trial(t))) for t in range(1400)]
-    counts = np.bincount(drawn, minlength=12)
-    assert np.flatnonzero(counts).tolist() == [3, 4, 5, 6, 8, 9, 10]
-    assert counts[counts > 0].min() > 140 and counts.max() < 260  # 200 expected, standard deviation 13
-    for t in (3, 4, 5, 6, 8, 9, 10):
-        history.append(t + 10, space.codes_at(t), Observation(Outcome.OK, 1.0))
-    with pytest.raises(ValueError, match="every route"):
-        uniform_untried(space, history, Streams(0).trial(0))
+@pytest.mark.parametrize("largest", [2**62, 0], ids=["by numpy", "by whole numbers"])
+def test_the_draw_is_uniform(largest: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(untried, "_INT64", largest)
+    space = _space([3, 2, 2])
+    history = _history(space, [0, 1, 4, 7, 11], [5])
+    rng = np.random.default_rng(1)
+    counts = Counter(space.index_of(uniform_untried(space, history, rng)) for _ in range(3000))
+    assert set(counts) == {2, 3, 6, 8, 9, 10}
+    assert all(400 < n < 600 for n in counts.values())  # 500 each; 100 is five standard deviations
 
 
-def test_uniform_untried_in_a_huge_space() -> None:
-    space = make_space(*[2] * 200)
-    history = History(space)
-    history.append(0, space.default, Observation(Outcome.OK, 1.0))
-    share = np.mean([uniform_untried(space, history, Streams(0).trial(t)).mean() for t in range(50)])
-    assert abs(float(share) - 0.5) < 0.02  # 10,000 bits: standard deviation 0.005
+def test_a_space_beyond_64_bits() -> None:
+    space = _space([2] * 200)
+    history = _history(space, [0, 1, space.size - 1])
+    codes = uniform_untried(space, history, np.random.default_rng(2))
+    assert not history.contains(codes)
+    assert untried_routes(space, history) == 2**200 - 3
