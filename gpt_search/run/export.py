@@ -43,8 +43,11 @@ def export(study: str, storage: str, form: str, out: Path) -> Exported:
         raise InputError(f"{out} exists already; choose another name, or remove it")
     with StudyStore.read(storage, study) as store:
         if form == "record":
-            data = store.record_path.read_bytes()
+            # The file appears with the first line, and its last line may be in the writing.
+            data = store.record_path.read_bytes() if store.record_path.exists() else b""
             whole = data[: data.rfind(b"\n") + 1]
+            if not whole:
+                raise InputError(f"study {study!r} has no record yet; continue it with `{store.resume_command}`")
             write_new_file(out, whole)
             lines = whole.count(b"\n")
             return Exported(out, form, len(whole), None, None, f"{lines} records, one JSON object a line")
@@ -75,4 +78,7 @@ def _winner(store: StudyStore) -> tuple[int, str, str]:
     nominees = nominate(store, restored, history_of(store, restored), None, 1)
     if not nominees:
         raise InputError(f"study {store.name!r} has no feasible route yet; continue it with `{store.resume_command}`")
-    return nominees[0].trial, nominees[0].route, "not confirmed: run `gpt-search confirm` first"
+    best = nominees[0]
+    if best.trial == 0:
+        return 0, best.route, "the reference route: no route was timed faster"
+    return best.trial, best.route, "not confirmed: run `gpt-search confirm` first"

@@ -15,6 +15,7 @@ from gpt_search.domain.history import History
 from gpt_search.domain.outcome import Observation, Outcome, Phase
 from gpt_search.domain.streams import Streams, seed_from
 from gpt_search.execution.evaluator import nothing_known
+from gpt_search.execution.rounds import ReferenceFailed
 from gpt_search.measure.paired import PairedEstimate
 from gpt_search.run.config import TuneConfig
 from gpt_search.run.result import Status, StudySummary, best_row
@@ -64,7 +65,13 @@ def resume(
     with StudyStore.open(storage, study) as store:
         prepared = prepared_for(store)
         if budget is None:
-            budget = Budget(**store.attr("budget"))
+            stored = store.attr("budget")
+            if stored is None:
+                raise InputError(
+                    f"study {study!r} was stopped before its budget was stored; give one (--trials, --builds or "
+                    "--seconds), or run the same `gpt-search tune` again"
+                )
+            budget = Budget(**stored)
         else:
             store.set_attr("budget", _budget_json(budget))
         return _run(prepared, store, budget, builders or store.attr("builders", 1), progress, started)
@@ -116,6 +123,8 @@ def _run(
     started: Callable[[StudyStore], None] | None,
 ) -> StudySummary:
     restored = store.restore()
+    if store.attr("end") is not None:
+        store.set_attr("end", None)  # a larger budget: while it runs, and after a kill, the study has not ended
     began = time.monotonic()
     at_start = len(restored.rows)
 
@@ -163,20 +172,27 @@ def _run(
             if progress is not None:
                 progress(_status(history, budget, clock(), trial.number, found, restored.clock_s, at_start))
 
-        end = run_loop(
-            prepared.space,
-            prepared.strategy,
-            history,
-            Streams(prepared.seed),
-            budget,
-            evaluate,
-            on_start=on_start,
-            on_finish=on_finish,
-            on_learnt=on_learnt,
-            clock=clock,
-            builders=builders,
-            adopted=[Trial(a.trial, a.codes, a.until, 0.0) for a in restored.adopted],
-        )
+        try:
+            end = run_loop(
+                prepared.space,
+                prepared.strategy,
+                history,
+                Streams(prepared.seed),
+                budget,
+                evaluate,
+                on_start=on_start,
+                on_finish=on_finish,
+                on_learnt=on_learnt,
+                clock=clock,
+                builders=builders,
+                adopted=[Trial(a.trial, a.codes, a.until, 0.0) for a in restored.adopted],
+            )
+        except ReferenceFailed as failed:
+            words = " ".join(failed.message.split())
+            raise InputError(
+                f"the reference engine failed twice in a row ({failed.outcome.name}): {words}. Nothing that was "
+                f"finished is lost: remove the cause, then `{store.resume_command}`"
+            ) from None
     if end is End.REFERENCE:
         raise _reference_failed(prepared, store)
     store.set_attr("end", end.value)

@@ -150,13 +150,12 @@ def _become_study(work: Callable[[], object], held: int, fuse: Fuse | None) -> N
 class Fuse:
     """Kills the process it is lit in with SIGKILL at one of its steps.
 
-    event: "write" (to journal or records), "ask" (a request to a worker), "start" (of a worker), "replace" (of a file,
-    or a new one under its name).
-    number: the how-manieth of them, from 1. part: 0 dies before the step, 1 after it, a write between
-    leaves that part of the line. report: where it says what it died at: "event what".
+    event: "record" and "journal" (a write to that file), "ask" (a request to a worker), "start" (of a worker),
+    "replace" (of a file). number: the how-manieth of them, from 1. part: 0 dies before the step, 1 after it; of a
+    write it leaves that part of the line. report: a file where it says what it died at: "event what".
     """
 
-    def __init__(self, event: str, number: int, part: float, report: Path) -> None:
+    def __init__(self, event: str, number: int, part: float, report: Path | None = None) -> None:
         self.event, self.number, self.part, self.report = event, number, part, report
 
     def light(self) -> None:
@@ -166,10 +165,10 @@ class Fuse:
         write, fsync, replace, send = os.write, os.fsync, os.replace, Channel.send
 
         def write_or_die(fd: int, data: Any) -> int:
-            kind = {".journal": "journal", ".jsonl": "record"}.get(Path(os.readlink(f"/proc/self/fd/{fd}")).suffix)
-            if kind is not None and self._hit("write"):
+            kind = {".journal": "journal", ".jsonl": "record"}.get(Path(f"/proc/self/fd/{fd}").readlink().suffix)
+            if kind is not None and self._hit(kind):
                 write(fd, bytes(data)[: int(len(data) * self.part)])
-                self._die(f"{kind} {'before' if self.part == 0 else 'after' if self.part == 1 else 'torn'}")
+                self._die("before" if self.part == 0 else "after" if self.part == 1 else "torn")
             return write(fd, data)
 
         def send_or_die(channel: Channel, message: Message, wait: Any = None) -> None:
@@ -202,12 +201,14 @@ class Fuse:
         return self.number == 0
 
     def _die(self, what: str) -> None:
-        with self.report.open("a") as file:
-            file.write(f"{self.event} {what}\n")
+        if self.report is not None:
+            with self.report.open("a") as file:
+                file.write(f"{self.event} {what}\n")
         os.kill(os.getpid(), signal.SIGKILL)
 
     @classmethod
     def random(cls, rng: np.random.Generator, report: Path) -> Fuse:
         """A step of the first two trials or so after a start, of any kind."""
-        event, most = [("write", 14), ("ask", 35), ("start", 3)][rng.choice(3, p=[0.6, 0.3, 0.1])]
-        return cls(event, int(rng.integers(1, most + 1)), float(rng.choice([0.0, 0.4, 1.0])), report)
+        most = {"record": 2, "journal": 12, "ask": 25, "start": 3}
+        event = str(rng.choice(list(most), p=[0.2, 0.4, 0.3, 0.1]))
+        return cls(event, int(rng.integers(1, most[event] + 1)), float(rng.choice([0.0, 0.4, 1.0])), report)

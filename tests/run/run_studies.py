@@ -23,11 +23,19 @@ from gpt_search.store.records import Record, read_records
 from gpt_search.store.study import StudyStore
 
 NAME = "study"
-SPEC: dict[str, Any] = {"family": "hierarchical", "seed": 4, "knobs": 20}
+SPEC: dict[str, Any] = {"family": "hierarchical", "seed": 4, "knobs": 20, "noise": 0.004}
 """Feasible routes, accuracy failures and build errors among them, and gains of up to 5 %."""
-FAILING: dict[str, Any] = {"family": "infeasible", "seed": 4, "knobs": 20}
+FAILING: dict[str, Any] = {"family": "infeasible", "seed": 4, "knobs": 20, "noise": 0.004}
 """Every outcome but a memory overrun within 50 trials of sparse_random."""
-PROTOCOL = Protocol(round_seconds=0.01, max_rounds=7, warmup_seconds=0.0, warmup_limit_seconds=0.01)
+PROTOCOL = Protocol(
+    round_seconds=0.01,
+    max_rounds=9,
+    warmup_seconds=0.0,
+    warmup_limit_seconds=0.01,
+    target_error=0.003,
+    contender_error=0.001,
+)
+"""Short, and precise enough that the racing rule has something to decide."""
 
 
 def backend_name(spec: Mapping[str, Any] = SPEC, **options: Any) -> str:
