@@ -17,10 +17,13 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import IO, Any
 
 import numpy as np
+import pytest
 
+from gpt_search.execution import launcher
 from gpt_search.execution.messages import Channel, Message
 
 LIMIT_S = 60.0
@@ -74,6 +77,12 @@ class ForkedPopen:
     def kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
+
+
+def fork_workers(patch: pytest.MonkeyPatch) -> None:
+    """From now on this process forks its workers."""
+    own = {"DEVNULL": subprocess.DEVNULL, "STDOUT": subprocess.STDOUT, "TimeoutExpired": subprocess.TimeoutExpired}
+    patch.setattr(launcher, "subprocess", SimpleNamespace(Popen=ForkedPopen, **own))
 
 
 def _become_supervisor(log: int, descriptors: list[str], env: Mapping[str, str]) -> None:

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_forks import ForkedPopen
+from run_forks import fork_workers
 
 from gpt_search.backends.synthetic import SyntheticBackend, synthetic_workload
 from gpt_search.domain.budget import Budget
 from gpt_search.domain.landscape import Landscape
-from gpt_search.execution import launcher
 from gpt_search.execution.devices import RUNTIME_VARIABLE
 from gpt_search.measure.protocol import Protocol
 from gpt_search.run.config import TuneConfig
@@ -75,7 +74,7 @@ def own_locks(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
 @pytest.fixture
 def quick_workers(own_locks: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers are forked from this process, which has imported everything; see `ForkedPopen`."""
-    monkeypatch.setattr(launcher.subprocess, "Popen", ForkedPopen)
+    fork_workers(monkeypatch)
 
 
 def records_path(folder: Path, name: str = NAME) -> Path:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from run_forks import ForkedPopen
+from run_forks import fork_workers
 from run_studies import (
     NAME,
     backend_name,
@@ -26,7 +26,6 @@ from gpt_search.domain.errors import InputError
 from gpt_search.domain.evaluation import Evaluation
 from gpt_search.domain.outcome import Outcome
 from gpt_search.domain.route import Route
-from gpt_search.execution import launcher
 from gpt_search.execution.devices import RUNTIME_VARIABLE
 from gpt_search.execution.evaluator import EvaluatorSettings
 from gpt_search.measure.intervals import Verdict, ratio_interval
@@ -50,7 +49,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A study of a landscape where a gain of several per cent exists, as its search left it."""
     folder = tmp_path_factory.mktemp("searched")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(launcher.subprocess, "Popen", ForkedPopen)
+        fork_workers(patch)
         patch.setenv(RUNTIME_VARIABLE, str(folder / "locks"))
         tune(config(folder, "sparse_random", budget=Budget(trials=40)))
     return folder

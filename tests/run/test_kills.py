@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from run_forks import LIMIT_S, Attempt, ForkedPopen, Fuse
+from run_forks import LIMIT_S, Attempt, Fuse, fork_workers
 from run_studies import (
     FAILING,
     NAME,
@@ -28,7 +28,6 @@ from run_studies import (
 
 from gpt_search.domain.budget import Budget
 from gpt_search.domain.errors import InputError
-from gpt_search.execution import launcher
 from gpt_search.execution.devices import RUNTIME_VARIABLE
 from gpt_search.measure.protocol import Protocol
 from gpt_search.run.config import TuneConfig
@@ -137,7 +136,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A short study that ran through."""
     folder = tmp_path_factory.mktemp("whole")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(launcher.subprocess, "Popen", ForkedPopen)
+        fork_workers(patch)
         patch.setenv(RUNTIME_VARIABLE, str(folder / "locks"))
         tune(config(folder, "sparse_random", budget=FEW))
     return folder
