@@ -18,7 +18,7 @@ from gpt_search.backends.base import BuildOptions, Capabilities, Fingerprints, P
 from gpt_search.domain.evaluation import Evaluation, Round
 from gpt_search.domain.outcome import Outcome, Phase
 from gpt_search.domain.route import Route
-from gpt_search.domain.workload import Array, Workload
+from gpt_search.domain.workload import Workload
 from gpt_search.execution.devices import DeviceLock, build_lock_shared
 from gpt_search.execution.environment import environment
 from gpt_search.execution.launcher import Worker, WorkerFailed, WorkerSpec
@@ -399,25 +399,6 @@ class Evaluator:
             self._holders.add(worker)
         return Side(worker, REFERENCE)
 
-    def rebuild_reference(self) -> None:
-        """Makes the next timing build the reference engine anew, as a confirmation over builds needs."""
-        with self._mutex:
-            self._holders.clear()
-            self._warm.clear()
-
-    # -- engines for other uses ----------------------------------------------------------------
-    def engine_bytes(self, route: Route) -> bytes:
-        """Builds the route and returns the engine, as the backend saves it. Raises WorkerFailed, InputError."""
-        run = _Run(Phase.BUILD)
-        try:
-            self._build(run, route, 0)
-            assert run.worker is not None
-            answer = run.worker.ask("save", {"slot": CANDIDATE}, timeout_s=self.settings.timeout_build_s, phase="save")
-            return answer.arrays["data"].tobytes()
-        finally:
-            if run.worker is not None:
-                self._put_back(run.worker)
-
     # -- ending --------------------------------------------------------------------------------
     def close(self) -> None:
         """Kills all workers; evaluations that are running in other threads raise EvaluatorClosed."""
@@ -429,27 +410,3 @@ class Evaluator:
             self._holders.clear()
         for worker in workers:
             worker.kill()
-
-
-def infer_with(
-    backend: str,
-    workload: Workload,
-    route: Route,
-    inputs: Sequence[Mapping[str, Array]],
-    options: BuildOptions | None = None,
-    *,
-    timeout_build_s: float | None = 600.0,
-    timeout_run_s: float | None = 60.0,
-) -> list[dict[str, Array]]:
-    """The outputs of a route's engine for each set of inputs, from a worker of its own: what golden data is made of.
-
-    Raises WorkerFailed when the engine cannot be built or run, InputError.
-    """
-    spec = WorkerSpec(backend, workload, options=(options or BuildOptions()).values)
-    with Worker(spec) as worker:
-        fields = {"slot": CANDIDATE, "route": [list(i) for i in route.items_in_order], "seed": 0}
-        worker.ask("build", fields, timeout_s=timeout_build_s, phase="build")
-        return [
-            dict(worker.ask("infer", {"slot": CANDIDATE}, one, timeout_s=timeout_run_s, phase="infer").arrays)
-            for one in inputs
-        ]

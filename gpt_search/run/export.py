@@ -9,7 +9,7 @@ from pathlib import Path
 from gpt_search.accuracy.gate import judge
 from gpt_search.domain.errors import InputError, did_you_mean
 from gpt_search.domain.route import Route
-from gpt_search.execution.ship import ship_engine
+from gpt_search.execution.engines import ship_engine
 from gpt_search.run.show import history_of, nominate
 from gpt_search.run.tune import prepared_for
 from gpt_search.store.files import write_new_file

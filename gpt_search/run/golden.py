@@ -19,7 +19,7 @@ from gpt_search.domain.digest import digest_of, digest_of_file
 from gpt_search.domain.errors import InputError
 from gpt_search.domain.route import Route
 from gpt_search.domain.workload import GoldenPair
-from gpt_search.execution.evaluator import infer_with
+from gpt_search.execution.engines import infer_with
 from gpt_search.execution.launcher import WorkerFailed
 from gpt_search.run.config import TuneConfig
 from gpt_search.workloads.model import Model

@@ -19,7 +19,6 @@ from helpers_execution import (
     backend_name,
     backend_of,
     children,
-    files,
     marked,
     settings,
 )
@@ -33,8 +32,8 @@ from gpt_search.domain.outcome import Outcome, Phase
 from gpt_search.domain.route import Route
 from gpt_search.domain.workload import GoldenPair, Workload
 from gpt_search.execution import evaluator as module
-from gpt_search.execution.evaluator import Evaluator, EvaluatorClosed, EvaluatorSettings, ReferenceFailed, infer_with
-from gpt_search.execution.launcher import Worker, WorkerFailed
+from gpt_search.execution.evaluator import Evaluator, EvaluatorClosed, EvaluatorSettings, ReferenceFailed
+from gpt_search.execution.launcher import Worker
 from gpt_search.measure.paired import PairedEstimate, paired_estimate
 from gpt_search.measure.protocol import Protocol
 
@@ -359,8 +358,6 @@ def test_the_reference_is_built_and_warmed_up_once_and_again_when_told(tmp_path,
     with made(tmp_path) as evaluator:
         assert evaluate() == (["candidate", "reference"], False)
         assert evaluate() == (["candidate"], True)
-        evaluator.rebuild_reference()
-        assert evaluate() == (["candidate", "reference"], False)
 
 
 # -- engines that are known --------------------------------------------------------------------
@@ -527,16 +524,6 @@ def test_closing_ends_evaluations_in_other_threads(tmp_path, mark):
 def test_capabilities_and_environment_come_from_the_worker(shared):
     assert shared.capabilities == Capabilities(Fingerprints.EXACT, False, Placement.PAUSED_WORKER)
     assert shared.environment()["backend"] == "synthetic"
-
-
-def test_engines_can_be_exported_and_inferred(shared, tmp_path):
-    assert json.loads(shared.engine_bytes(SPACE.reference))["synthetic"]
-    workload, _ = files(tmp_path)
-    outputs = infer_with(GENTLE, workload, SPACE.reference, [{"x": np.zeros(16)}, {"x": np.ones(16)}])
-    assert [sorted(o) for o in outputs] == [["y"], ["y"]]
-    assert float(outputs[1]["y"].mean()) == pytest.approx(2.0)
-    with pytest.raises(WorkerFailed, match="refuses this route"):
-        infer_with(backend_name(fail={"": "build_error"}), workload, SPACE.reference, [])
 
 
 def test_the_protocol_bounds_the_rounds(tmp_path):
