@@ -20,6 +20,7 @@ from run_studies import (
     assert_equal,
     config,
     contents,
+    hungry,
     own_locks,
     quick_workers,
     records_path,
@@ -97,7 +98,7 @@ def test_two_hundred_random_kills(tmp_path: Path, quick_workers: None) -> None:
     """Half of them at a random step of the program, half at a random time."""
     rng = np.random.default_rng(1)
     report = tmp_path / "report"
-    kinds = [("sparse_random", FAILING), ("mixed", SPEC), ("tpe", SPEC), ("random", FAILING)]
+    kinds = [("sparse_random", FAILING), ("mixed", SPEC), ("tpe", SPEC), (hungry(tmp_path), FAILING)]
     kills = by_clock = number = 0
     while kills < KILLS:
         strategy, spec = kinds[number % len(kinds)]

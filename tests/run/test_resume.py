@@ -16,6 +16,7 @@ from run_studies import (
     config,
     contents,
     copy_study,
+    hungry,
     own_locks,
     quick_workers,
     stop_after,
@@ -48,11 +49,13 @@ def collect(trials: list[int]) -> Callable[[Status], None]:
     return lambda status: trials.append(status.trial)
 
 
-@pytest.mark.parametrize("strategy", strategy_names())
+@pytest.mark.parametrize("strategy", [*strategy_names(), "hungry"])
 def test_every_strategy_goes_on_as_if_never_interrupted(strategy: str, tmp_path: Path, quick_workers: None) -> None:
     """Copied right after trials 3, 25 and 49, which is what a kill there leaves; each copy is then resumed."""
     folder = tmp_path / "whole"
     folder.mkdir()
+    if strategy == "hungry":
+        strategy = hungry(tmp_path)
 
     def progress(status: Status) -> None:
         if status.trial in AT:
