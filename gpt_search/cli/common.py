@@ -186,27 +186,29 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, right:
         click.echo(line.rstrip())
 
 
-def print_wrapped(
-    text: str, *, indent: str = "", first: str | None = None, width: int | None = None, err: bool = False
-) -> None:
-    """Prints a paragraph wrapped at `width`; words longer than a line stay whole.
+def wrapped(text: str, width: int, *, indent: str = "", first: str | None = None) -> str:
+    """A paragraph in lines of at most `width` columns; words longer than a line stay whole.
 
-    indent: before every line. first: before the first line instead, when given. width: columns, by
-    default `text_width()`; `output_width()` is for what a program may read. err: on standard error.
+    indent: before every line. first: before the first line instead, when given.
     """
     import textwrap
 
-    click.echo(
-        textwrap.fill(
-            text,
-            text_width() if width is None else width,
-            initial_indent=indent if first is None else first,
-            subsequent_indent=indent,
-            break_long_words=False,
-            break_on_hyphens=False,
-        ),
-        err=err,
+    return textwrap.fill(
+        text,
+        width,
+        initial_indent=indent if first is None else first,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
     )
+
+
+def print_wrapped(text: str, *, indent: str = "", first: str | None = None, width: int | None = None) -> None:
+    """Prints a paragraph as `wrapped` makes it.
+
+    width: columns, by default `text_width()`; `output_width()` is for what a program may read.
+    """
+    click.echo(wrapped(text, text_width() if width is None else width, indent=indent, first=first))
 
 
 def approximate_count(count: int) -> str:

@@ -111,7 +111,8 @@ def _usage(error: click.UsageError) -> str:
     if isinstance(error, click.NoSuchOption) and error.ctx is not None:
         from gpt_search.domain.errors import did_you_mean
 
-        names = [o for p in error.ctx.command.get_params(error.ctx) for o in p.opts if o.startswith("--")]
+        params = error.ctx.command.get_params(error.ctx)
+        names = [o for p in params for o in (*p.opts, *p.secondary_opts) if o.startswith("--")]
         message = f"there is no option {error.option_name!r}{did_you_mean(error.option_name, names)}"
     message = " ".join(message.split()).rstrip(".")
     return f"{message} (see `{error.ctx.command_path} --help`)" if error.ctx is not None else message

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpt_search.cli.common import print_wrapped
+from gpt_search.cli.common import wrapped
 from gpt_search.cli.errors import INTERRUPTED, Stopped
 from gpt_search.domain.outcome import Outcome
 
@@ -124,12 +124,14 @@ class LiveProgress:
 
     def note(self, text: str) -> None:
         """A remark that stays."""
+        width = PLAIN_WIDTH if self._live is None else min(PLAIN_WIDTH, self._live.console.width)
+        shown = wrapped(text, width, first="note: ", indent="      ")
         if self._live is None:
-            print_wrapped(text, first="note: ", indent="      ", width=PLAIN_WIDTH, err=True)
+            click.echo(shown, err=True)
             return
         from rich.text import Text
 
-        self._live.console.print(Text(f"note: {text}"))
+        self._live.console.print(Text(shown))
 
     def _line(self, text: str) -> None:
         if self._live is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -50,7 +51,7 @@ def _build_json(evaluation: Mapping[str, Any]) -> dict[str, Any]:
 def print_summary(summary: StudySummary) -> None:
     """What a study found, and what to do next: labels on the left, lines folded at the terminal's width."""
     _row("study", f"{summary.study} in {summary.storage}")
-    _row("model", f"{summary.model} ({summary.backend})")
+    _row("model", f"{_near(summary.model)} ({summary.backend})")
     _row(
         "space",
         f"{_count(summary.knobs, 'knob')}, {_count(summary.routes, 'route')}; "
@@ -125,6 +126,11 @@ def _loss(worst: Any, metric: str) -> str:
     if worst is None:
         return ""
     return f"; {metric} loss {worst.loss:.3g} of {worst.tolerance:g} allowed (output {worst.output!r})"
+
+
+def _near(path: str) -> str:
+    """The path from here where the file lies below this folder."""
+    return str(Path(path).relative_to(Path.cwd())) if Path(path).is_relative_to(Path.cwd()) else path
 
 
 def _count(number: int, what: str) -> str:

@@ -244,5 +244,9 @@ def _reference_failed(prepared: Prepared, store: StudyStore) -> InputError:
         message = reference_misses(found.losses, prepared.tolerances)
         if message is not None:
             return InputError(message)
-    words = " ".join((found.message or found.outcome.explanation).split())
+    words = " ".join((found.message or found.outcome.explanation).split()).rstrip(": ")
+    if found.outcome is Outcome.TIMEOUT:
+        words += "; it may need a longer --timeout-build or --timeout-run"
+    elif found.outcome is Outcome.MEMORY and prepared.memory_limit_gb is not None:
+        words += f"; it may need a --memory-limit above {prepared.memory_limit_gb:g}"
     return InputError(f"the reference route cannot be measured ({found.outcome.name}): {words}")
