@@ -66,4 +66,4 @@ def test_the_readme_works_from_top_to_bottom(tmp_path: Path) -> None:
         done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=240, check=False)
         assert done.returncode == 0, f"{shlex.join(command)}\n{done.stdout}\n{done.stderr}"
         ran += 1
-    assert ran >= 4
+    assert ran >= 3
