@@ -23,7 +23,7 @@ from typing import IO, Any
 import numpy as np
 import pytest
 
-from gpt_search.execution import launcher
+from gpt_search.execution import launcher, supervisor
 from gpt_search.execution.messages import Channel, Message
 
 LIMIT_S = 60.0
@@ -105,9 +105,7 @@ def _become_supervisor(log: int, descriptors: list[str], env: Mapping[str, str])
         os.environ.update(env)
         for number in (signal.SIGINT, signal.SIGALRM):
             signal.signal(number, signal.SIG_DFL)
-        from gpt_search.execution.supervisor import main
-
-        main(descriptors)
+        supervisor.main(descriptors)
     except BaseException:
         traceback.print_exc()
     finally:
@@ -171,7 +169,7 @@ class Fuse:
         """Wraps the system calls of this process."""
         global _fuse
         _fuse = self
-        write, fsync, replace, send = os.write, os.fsync, os.replace, Channel.send
+        write, replace, send = os.write, os.replace, Channel.send
 
         def write_or_die(fd: int, data: Any) -> int:
             kind = {".journal": "journal", ".jsonl": "record"}.get(Path(f"/proc/self/fd/{fd}").readlink().suffix)
@@ -190,12 +188,7 @@ class Fuse:
             replace(source, target, **more)
             self.burn("replace", "file", before=False)
 
-        def no_fsync(fd: int) -> None:
-            """The kernel keeps what was written when a process dies; only a power cut would need the disk."""
-            if _fuse is None:
-                fsync(fd)
-
-        os.write, os.fsync, os.replace = write_or_die, no_fsync, replace_or_die
+        os.write, os.replace = write_or_die, replace_or_die
         Channel.send = send_or_die  # type: ignore[method-assign]
 
     def burn(self, event: str, what: str, *, before: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,8 +15,10 @@ from run_forks import fork_workers
 from gpt_search.backends.synthetic import SyntheticBackend, synthetic_workload
 from gpt_search.domain.budget import Budget
 from gpt_search.domain.landscape import Landscape
+from gpt_search.execution.describe import Description, describe_backend
 from gpt_search.execution.devices import RUNTIME_VARIABLE
 from gpt_search.measure.protocol import Protocol
+from gpt_search.run import setup
 from gpt_search.run.config import TuneConfig
 from gpt_search.run.result import Status
 from gpt_search.store.records import Record, read_records
@@ -97,6 +100,16 @@ def config(folder: Path, strategy: str = "random", spec: Mapping[str, Any] = SPE
     return TuneConfig(**(given | more))
 
 
+_descriptions: dict[str, Description] = {}
+
+
+def remembered_description(name: str) -> Description:
+    """`describe_backend`, which starts a worker, once for each backend."""
+    if name not in _descriptions:
+        _descriptions[name] = describe_backend(name)
+    return _descriptions[name]
+
+
 @pytest.fixture
 def own_locks(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """The device locks of this test are its own: it neither waits for other users of the device nor makes them wait."""
@@ -105,8 +118,11 @@ def own_locks(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
 
 @pytest.fixture
 def quick_workers(own_locks: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers are forked from this process, which has imported everything; see `ForkedPopen`."""
+    """Workers are forked (see `ForkedPopen`), a backend that was asked what it is need not say so again, and nobody
+    waits for the disk: the kernel keeps what was written when a process dies; only a power cut would need it."""
     fork_workers(monkeypatch)
+    monkeypatch.setattr(setup, "describe_backend", remembered_description)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 def records_path(folder: Path, name: str = NAME) -> Path:

@@ -140,7 +140,7 @@ def test_where_nothing_is_faster_the_default_is_kept(seed: int, tmp_path: Path, 
     settings = config(tmp_path, "random", NULL, budget=Budget(trials=25), seed=seed)
     summary = tune(settings)
     assert summary.nominees[0].ratio < 1.0 and summary.nominees[0].trial != 0
-    shown = CliRunner().invoke(cli, ["confirm", NAME, "--storage", settings.storage], prog_name="gpt-search")
+    shown = CliRunner().invoke(cli, ["confirm", NAME, "--storage", settings.storage, "--top", "2", "--rebuilds", "5"])
     assert shown.exit_code == 0, shown.output
     assert "keep the default" in " ".join(shown.stdout.split())
     (data,) = show(NAME, settings.storage).confirmations
