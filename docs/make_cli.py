@@ -18,7 +18,7 @@ Made from the commands' own help by `python docs/make_cli.py`; a test holds the 
 def cli_page() -> str:
     """The page: every command's help, in the order of `gpt-search --help`."""
     parts = [_HEAD, _section("gpt-search", cli, None)]
-    with click.Context(cli, info_name="gpt-search") as parent:
+    with click.Context(cli, info_name="gpt-search", **cli.context_settings) as parent:
         for name in cli.list_commands(parent):
             command = cli.get_command(parent, name)
             assert command is not None
@@ -28,7 +28,8 @@ def cli_page() -> str:
 
 def _section(title: str, command: click.Command, parent: click.Context | None) -> str:
     info = title if parent is None else title.rpartition(" ")[2]
-    with click.Context(command, info_name=info, parent=parent, terminal_width=_WIDTH, max_content_width=_WIDTH) as ctx:
+    settings = command.context_settings | {"terminal_width": _WIDTH, "max_content_width": _WIDTH}
+    with click.Context(command, info_name=info, parent=parent, **settings) as ctx:
         return f"## {title}\n\n```\n{command.get_help(ctx)}\n```\n"
 
 

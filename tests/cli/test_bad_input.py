@@ -403,7 +403,7 @@ def limited(size, *args, cwd):
     )
 
 
-@pytest.mark.parametrize("size", [0, 1_000, 3_000, 50_000])
+@pytest.mark.parametrize("size", [0, 3_000, 50_000])
 def test_a_full_disk_loses_nothing_and_the_same_command_goes_on(folder, tmp_path, monkeypatch, size):
     monkeypatch.chdir(tmp_path)
     command = ("tune", str(folder / "m.onnx"), *KNOBS, "--trials", "1", "--no-confirm")

@@ -1,16 +1,25 @@
 """A gain that is there on any machine is found, confirmed on fresh builds, and exported."""
 
+import contextlib
 import json
 
 import numpy as np
 import onnxruntime
 import pytest
-from e2e_runs import UNOPTIMISED, foldable, run
+from e2e_runs import UNOPTIMISED, foldable, inside, run
 
 from gpt_search.backends.onnxruntime import OnnxRuntimeBackend
 from gpt_search.domain.workload import Workload
 
 STUDY = "gain"
+
+
+def here(folder, *args, code=0):
+    """The command in this process, in that folder."""
+    with contextlib.chdir(folder):
+        done = inside(*args)
+    assert done.exit_code == code, done.output
+    return done
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +41,7 @@ def confirmed(folder):
 
 
 def test_before_confirming_an_export_says_so(folder):
-    done = run("export", STUDY, "--as", "route", "early.txt", cwd=folder)
+    done = here(folder, "export", STUDY, "--as", "route", "early.txt")
     assert "trial 1" in done.stdout and "not confirmed: run `gpt-search confirm` first" in done.stdout
 
 
@@ -43,12 +52,12 @@ def test_two_rebuilds_are_preliminary(folder, confirmed):
     assert "route -session:graph_level=basic -session:intra_threads=1" in text
     assert max(map(len, confirmed.stdout.splitlines())) <= 80
     assert confirmed.stderr.splitlines() == [f"confirming: build {i}/2 (stage 2, trial 1)" for i in (1, 2)]
-    found = json.loads(run("show", STUDY, "--json", cwd=folder).stdout)["confirmations"]
+    found = json.loads(here(folder, "show", STUDY, "--json").stdout)["confirmations"]
     assert len(found) == 1 and found[0]["preliminary"] is True and found[0]["verdict"] == "FASTER"
     assert found[0]["speedup"]["low"] > 1 and found[0]["speedup"]["n"] == 2
     assert [e["outcome"] for e in found[0]["stage_2"]] == ["OK", "OK"]
     assert all("rounds" not in e for e in found[0]["stage_2"])
-    shown = run("show", STUDY, cwd=folder).stdout
+    shown = here(folder, "show", STUDY).stdout
     assert "gpt-search export gain" in shown and "--as engine OUT" in shown
 
 
@@ -63,7 +72,7 @@ def test_tune_again_keeps_the_confirmation_and_says_its_number_of_trials(folder,
 
 
 def test_an_exported_engine_loads_again_and_computes_the_same(folder, confirmed):
-    done = run("export", STUDY, "--as", "engine", "best.engine", "--json", cwd=folder)
+    done = here(folder, "export", STUDY, "--as", "engine", "best.engine", "--json")
     told = json.loads(done.stdout)
     assert told["trial"] == 1 and told["note"] == "confirmed; reloaded and within tolerance"
     data = (folder / "best.engine").read_bytes()
@@ -76,16 +85,16 @@ def test_an_exported_engine_loads_again_and_computes_the_same(folder, confirmed)
 
 
 def test_an_exported_route_is_the_winner_s(folder, confirmed):
-    done = run("export", STUDY, "--as", "route", "best.route", cwd=folder)
+    done = here(folder, "export", STUDY, "--as", "route", "best.route")
     assert (folder / "best.route").read_text() == "-session:graph_level=basic -session:intra_threads=1\n"
     assert done.stdout == "best.route: route of trial 1, 52 bytes (confirmed)\n"
     # It is an expression again: everything pinned.
-    planned = run("plan", "--knobs", "@best.route", "--json", cwd=folder)
+    planned = here(folder, "plan", "--knobs", "@best.route", "--json")
     assert json.loads(planned.stdout)["size"] == 1
 
 
 def test_exported_records_are_every_evaluation_with_its_samples(folder, confirmed):
-    told = json.loads(run("export", STUDY, "--as", "record", "all.jsonl", "--json", cwd=folder).stdout)
+    told = json.loads(here(folder, "export", STUDY, "--as", "record", "all.jsonl", "--json").stdout)
     lines = [json.loads(line) for line in (folder / "all.jsonl").read_text().splitlines()]
     assert len(lines) == 3 and told["note"].startswith("3 records")  # the reference, one trial, the confirmation
     assert '"candidate_ms"' in (folder / "all.jsonl").read_text()
@@ -93,6 +102,6 @@ def test_exported_records_are_every_evaluation_with_its_samples(folder, confirme
 
 def test_what_exists_is_not_written_over(folder):
     (folder / "mine").write_text("precious")
-    done = run("export", STUDY, "--as", "record", "mine", cwd=folder, code=2)
+    done = here(folder, "export", STUDY, "--as", "record", "mine", code=2)
     assert done.stderr == "error: mine exists already; choose another name, or remove it\n" and done.stdout == ""
     assert (folder / "mine").read_text() == "precious"

@@ -1,11 +1,12 @@
 """One study of a small transformer from the first command to the last, each a process of its own."""
 
+import contextlib
 import json
 import re
 import shlex
 
 import pytest
-from e2e_runs import run
+from e2e_runs import inside, run
 
 from gpt_search.workloads.catalogue import write_workload
 
@@ -31,6 +32,13 @@ def tune(folder, *more):
 @pytest.fixture(scope="module")
 def first(folder):
     return tune(folder, "--json", "--no-confirm")
+
+
+def show(*args, folder):
+    with contextlib.chdir(folder):
+        done = inside("show", STUDY, *args)
+    assert done.exit_code == 0 and done.stderr == "", done.output
+    return done.stdout
 
 
 def record(folder):
@@ -73,13 +81,12 @@ def test_resume_with_more_trials_continues(folder, first):
     assert re.findall(r"^trial (\d)/6", done.stderr, re.MULTILINE) == ["5", "6"]
     # Without a budget of its own it keeps the last one, which is spent.
     assert json.loads(run("resume", STUDY, "--json", cwd=folder).stdout) == found
-    shown = run("show", STUDY, "--json", cwd=folder)
-    assert json.loads(shown.stdout) == found and shown.stderr == ""
+    assert json.loads(show("--json", folder=folder)) == found
 
 
 def test_show_is_text_that_fits_and_ends_with_what_to_do(folder, first):
-    found = json.loads(run("show", STUDY, "--json", cwd=folder).stdout)
-    lines = run("show", STUDY, cwd=folder).stdout.splitlines()
+    found = json.loads(show("--json", folder=folder))
+    lines = show(folder=folder).splitlines()
     assert max(map(len, lines)) <= 80
     labels = [line[:11].strip() for line in lines if line[:11].strip()]
     assert labels[:6] == ["study", "model", "space", "trials", "reference", "best"]
@@ -93,7 +100,7 @@ def test_show_is_text_that_fits_and_ends_with_what_to_do(folder, first):
 
 
 def test_only_the_first_nominees_are_shown_when_asked(folder, first):
-    assert len(json.loads(run("show", STUDY, "--top", "1", "--json", cwd=folder).stdout)["nominees"]) == 1
+    assert len(json.loads(show("--top", "1", "--json", folder=folder))["nominees"]) == 1
 
 
 def test_optuna_opens_the_same_file(folder, first):
