@@ -25,7 +25,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=40)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        workload = write_workload("bert", Path(folder) / "bert.onnx", layers=2, hidden=128)
+        workload = write_workload("bert", Path(folder) / "bert.onnx", layers=2, hidden=96)
         config = TuneConfig(
             model=workload.model,
             shapes=workload.shapes,
