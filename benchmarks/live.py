@@ -1,7 +1,8 @@
 """What a live study spends outside the worker: a `random` run on a small encoder, ONNX Runtime on the CPU.
 
 Prints the share of the wall time between the first and the last trial's end that was worker start,
-build, gate (inference) or timing, and the rest per trial. Aim: at least 90 %.
+build, gate (inference) or timing, and the rest per trial. Time that was spent waiting because
+another process held the device ("wait") is taken off first, and shown. Aim: at least 90 %.
 """
 
 from __future__ import annotations
@@ -39,11 +40,14 @@ def main() -> None:
         tune(config)
         with StudyStore.read(config.storage, "live") as store:
             rows = store.restore().rows
-    wall = rows[-1].clock_s - rows[0].clock_s
+    waited = sum(r.evaluation.cost_s.get("wait", 0.0) for r in rows[1:])
+    wall = rows[-1].clock_s - rows[0].clock_s - waited
     cost = {phase: sum(r.evaluation.cost_s.get(phase, 0.0) for r in rows[1:]) for phase in PHASES}
     spent = sum(cost.values())
     shares = ", ".join(f"{phase} {100 * seconds / wall:.1f} %" for phase, seconds in cost.items())
-    print(f"{len(rows) - 1} trials in {wall:.1f} s: {100 * spent / wall:.1f} % in the worker ({shares})")
+    print(
+        f"{len(rows) - 1} trials in {wall:.1f} s (and {waited:.1f} s of waiting): {100 * spent / wall:.1f} % in the worker ({shares})"
+    )
     print(f"the rest is {1000 * (wall - spent) / (len(rows) - 1):.1f} ms a trial")
 
 
