@@ -10,19 +10,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from gpt_search.accuracy.gate import worst
 from gpt_search.domain.errors import InputError
 from gpt_search.domain.evaluation import Evaluation
-from gpt_search.domain.outcome import Outcome, Phase
+from gpt_search.domain.outcome import Outcome
 from gpt_search.domain.route import Route
 from gpt_search.domain.streams import Streams, seed_from
-from gpt_search.execution.rounds import ReferenceFailed
 from gpt_search.measure.intervals import Interval, Verdict, ratio_interval, verdict
+from gpt_search.run.rebuild import every_round, log_ratio, median_ms, rebuild_pair
 from gpt_search.run.result import Nominee, accuracy_json
 from gpt_search.run.setup import Prepared
 from gpt_search.run.show import history_of, nominate
@@ -95,9 +93,7 @@ class _Run:
         self.prepared, self.reference_ms, self.rebuilds, self.number = prepared, reference_ms, rebuilds, number
         self.trials, self.step = trials, step
         self.done = self.total = 0
-        # Every round is used: racing would leave the slow builds with fewer.
-        rounds = prepared.protocol.max_rounds
-        self.protocol = replace(prepared.protocol, min_rounds=rounds)
+        self.protocol = every_round(prepared.protocol)
 
     def both_stages(self, nominees: Sequence[Nominee]) -> Confirmation:
         """Stage 1 where there is more than one to choose from, then stage 2."""
@@ -126,7 +122,7 @@ class _Run:
         interval: Interval | None = None
         found = Verdict.NOT_DISTINGUISHABLE
         if winner is not None:
-            interval = ratio_interval([-_log_ratio(e) for e in stage_2])
+            interval = ratio_interval([-log_ratio(e) for e in stage_2])
             found = verdict(interval)
             reason = found.explanation
         return Confirmation(
@@ -160,16 +156,7 @@ class _Run:
             self.step(self.done, self.total, f"stage {stage}, trial {nominee.trial}")
         self.done += 1
         seed = seed_from(self.prepared.seed, "confirm", self.number, stage, nominee.trial, i)
-        with self.prepared.evaluator(self.protocol) as evaluator:
-            evaluator.reference_latency_ms = self.reference_ms
-            try:
-                return evaluator.evaluate(Route.parse(nominee.route), Phase.TIME, seed=seed)
-            except ReferenceFailed as failed:
-                words = " ".join(failed.message.split())
-                raise InputError(
-                    f"the reference route failed when built again ({failed.outcome.name}): {words}; "
-                    "nothing can be confirmed against it"
-                ) from None
+        return rebuild_pair(self.prepared, self.protocol, Route.parse(nominee.route), self.reference_ms, seed)
 
     def _data(
         self,
@@ -194,25 +181,13 @@ class _Run:
             "verdict": found.name,
             "reason": reason,
             "accuracy": accuracy_json(worst(losses, self.prepared.tolerances)) if winner and losses else None,
-            "reference_ms": _median_ms(stage_2, "reference_ms"),
-            "latency_ms": _median_ms(stage_2, "candidate_ms"),
+            "reference_ms": median_ms(stage_2, "reference_ms"),
+            "latency_ms": median_ms(stage_2, "candidate_ms"),
             "stage_1": {str(t): [e.to_json() for e in es] for t, es in stage_1.items()},
             "stage_2": [e.to_json() for e in stage_2],
             "refused": {str(t): e.to_json() for t, e in refused.items()},
         }
 
 
-def _log_ratio(evaluation: Evaluation) -> float:
-    if evaluation.log_ratio is None:
-        raise ValueError("an evaluation that went through every phase has a log-ratio")
-    return evaluation.log_ratio
-
-
 def _mean_log_ratio(evaluations: Sequence[Evaluation]) -> float:
-    return math.fsum(_log_ratio(e) for e in evaluations) / len(evaluations)
-
-
-def _median_ms(evaluations: Sequence[Evaluation], side: str) -> float | None:
-    """Median over builds of the median over rounds, in ms; None without rounds."""
-    builds = [float(np.median([np.median(getattr(r, side)) for r in e.rounds])) for e in evaluations if e.rounds]
-    return float(np.median(builds)) if builds else None
+    return math.fsum(log_ratio(e) for e in evaluations) / len(evaluations)

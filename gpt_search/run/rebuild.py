@@ -1,0 +1,66 @@
+"""Pairs of fresh builds in fresh processes: the unit of everything that is claimed after a search."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from gpt_search.domain.errors import InputError
+from gpt_search.domain.evaluation import Evaluation
+from gpt_search.domain.outcome import Phase
+from gpt_search.domain.route import Route
+from gpt_search.execution.evaluator import Evaluator
+from gpt_search.execution.rounds import ReferenceFailed
+from gpt_search.measure.protocol import Protocol
+from gpt_search.run.setup import Prepared
+
+
+def every_round(protocol: Protocol) -> Protocol:
+    """The protocol without stopping early: racing would leave the slow builds with fewer rounds."""
+    return replace(protocol, min_rounds=protocol.max_rounds)
+
+
+def rebuild_pair(
+    prepared: Prepared,
+    protocol: Protocol,
+    route: Route,
+    latency_ms: float,
+    seed: int,
+    *,
+    against: Route | None = None,
+    until: Phase = Phase.TIME,
+) -> Evaluation:
+    """One pair of fresh builds, `route` and `against`, in fresh processes, timed in alternating rounds.
+
+    against: by default the reference route. latency_ms: of `against`, which latencies are scaled with. until:
+    an earlier phase builds `route` alone. A failure of `route` is an Evaluation. Raises InputError where
+    `against` fails.
+    """
+    with Evaluator(prepared.evaluator_settings(protocol), against or prepared.space.reference) as evaluator:
+        evaluator.reference_latency_ms = latency_ms
+        try:
+            return evaluator.evaluate(route, until, seed=seed)
+        except ReferenceFailed as failed:
+            words = " ".join(failed.message.split())
+            which = "the reference route" if against is None else "the route that others are compared with"
+            raise InputError(
+                f"{which} failed when built again ({failed.outcome.name}): {words}; nothing can be confirmed against it"
+            ) from None
+
+
+def log_ratio(evaluation: Evaluation) -> float:
+    """log(candidate / the other side) of a pair that was timed."""
+    if evaluation.log_ratio is None:
+        raise ValueError("an evaluation that went through every phase has a log-ratio")
+    return evaluation.log_ratio
+
+
+def median_ms(evaluations: Sequence[Evaluation], side: str) -> float | None:
+    """Median over builds of the median over rounds, in ms; None without rounds.
+
+    side: "candidate_ms" or "reference_ms".
+    """
+    builds = [float(np.median([np.median(getattr(r, side)) for r in e.rounds])) for e in evaluations if e.rounds]
+    return float(np.median(builds)) if builds else None
