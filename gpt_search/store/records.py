@@ -120,10 +120,40 @@ class Confirmation:
         return cls(str(data["study"]), str(data["study_id"]), dict(data["confirmation"]))
 
 
-_KINDS: dict[str, type[Record] | type[Confirmation]] = {"evaluation": Record, "confirmation": Confirmation}
+@dataclass(frozen=True)
+class Minimisation:
+    """One stored minimisation result: `data` is whatever the minimisation wrote, JSON-like."""
+
+    study: str
+    study_id: str
+    data: Mapping[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON form of the line; `from_json` reads it back."""
+        return {
+            "kind": "minimisation",
+            "study": self.study,
+            "study_id": self.study_id,
+            "minimisation": dict(self.data),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Minimisation:
+        """The minimisation that `to_json` described. Raises KeyError, TypeError or ValueError."""
+        return cls(str(data["study"]), str(data["study_id"]), dict(data["minimisation"]))
 
 
-def read_records(path: str | Path) -> Iterator[Record | Confirmation]:
+Line = Record | Confirmation | Minimisation
+"""What a line of a record file holds."""
+
+_KINDS: dict[str, type[Record] | type[Confirmation] | type[Minimisation]] = {
+    "evaluation": Record,
+    "confirmation": Confirmation,
+    "minimisation": Minimisation,
+}
+
+
+def read_records(path: str | Path) -> Iterator[Line]:
     """The lines of a record file, in writing order; needs no lock, and may be called while the study runs.
 
     A last line without its end is left out: its writer is at work or was killed. Raises
@@ -195,7 +225,7 @@ class RecordFile:
                 raise
             os.close(fd)
 
-    def append(self, record: Record | Confirmation) -> None:
+    def append(self, record: Line) -> None:
         """Appends one line and waits until it is on the disk.
 
         Raises StorageError when it cannot be written (a full disk); the file then is as it was.
@@ -210,7 +240,7 @@ class RecordFile:
                 f"cannot write the records {self.path}: {reason(error)}; the file is as it was before"
             ) from None
 
-    def read(self) -> Iterator[Record | Confirmation]:
+    def read(self) -> Iterator[Line]:
         """The lines so far, in writing order; raises as `read_records`."""
         return read_records(self.path)
 

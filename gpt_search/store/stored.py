@@ -19,7 +19,7 @@ from gpt_search.domain.space import SearchSpace
 from gpt_search.store.database import database_errors, find_study, open_storage, reading
 from gpt_search.store.files import StorageError
 from gpt_search.store.location import Location, locate
-from gpt_search.store.records import Confirmation, Record, RecordFile, read_records
+from gpt_search.store.records import Confirmation, Line, Minimisation, RecordFile, read_records
 from gpt_search.store.settings import StudySettings, differences
 
 if TYPE_CHECKING:
@@ -236,6 +236,16 @@ class StoredStudy:
         """All confirmation results, in writing order."""
         return [dict(line.data) for line in self._lines() if isinstance(line, Confirmation)]
 
+    def append_minimisation(self, data: Mapping[str, Any]) -> None:
+        """Stores one JSON-like minimisation result as a record line. Raises StorageError."""
+        records = self._check_writable()
+        with self._writing():
+            records.append(Minimisation(self.name, self._id, data))
+
+    def minimisations(self) -> list[dict[str, Any]]:
+        """All minimisation results, in writing order."""
+        return [dict(line.data) for line in self._lines() if isinstance(line, Minimisation)]
+
     # -- inside -------------------------------------------------------------------------------------
     @cached_property
     def _parameters(self) -> Parameters:
@@ -243,7 +253,7 @@ class StoredStudy:
 
         return Parameters(SearchSpace.from_spec(self.settings["space"]["spec"]))
 
-    def _lines(self) -> Iterator[Record | Confirmation]:
+    def _lines(self) -> Iterator[Line]:
         path = self.record_path
         if self._records is None and not path.exists():
             return
