@@ -118,9 +118,13 @@ class LiveProgress:
             return  # the study ends with an error that says why
         self._line(status_line(status, self.budget))
 
-    def step(self, done: int, total: int, what: str) -> None:
-        """Before every build of a confirmation."""
-        self._line(f"confirming: build {done + 1}/{total} ({what})")
+    def step(self, done: int, total: int, what: str, doing: str = "confirming: build") -> None:
+        """Before every build of a confirmation, or every step of what is being done."""
+        self._line(f"{doing} {done + 1}/{total} ({what})")
+
+    def building(self, doing: str, done: int, what: str) -> None:
+        """Before every build of something whose number of builds is not known in advance."""
+        self._line(f"{doing}: build {done + 1} ({what})")
 
     def note(self, text: str) -> None:
         """A remark that stays."""

@@ -32,7 +32,10 @@ def latest_confirmation(summary: StudySummary) -> Mapping[str, Any] | None:
 
 def summary_json(summary: StudySummary) -> dict[str, Any]:
     """The summary for `--json`; raw samples stay in the records."""
-    return summary.to_json() | {"confirmations": [confirmation_json(c) for c in summary.confirmations]}
+    return summary.to_json() | {
+        "confirmations": [confirmation_json(c) for c in summary.confirmations],
+        "minimisations": [minimisation_json(m) for m in summary.minimisations],
+    }
 
 
 def confirmation_json(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -89,6 +92,11 @@ def print_summary(summary: StudySummary) -> None:
     if faster and latest_confirmation(summary) is None:
         _command("next", command_for("confirm", summary.study, summary.storage))
     elif confirmed and latest is not None and latest["verdict"] == "FASTER":
+        mine = [m for m in summary.minimisations if m["confirmation"] == latest["number"]]
+        if mine:
+            print_minimisation(mine[-1], summary.metric)
+        elif len(latest["winner"]["changes"].split()) > 1:
+            _command("next", command_for("minimise", summary.study, summary.storage))
         _command("next", command_for("export", summary.study, summary.storage, "--as", "engine", "OUT"))
 
 
@@ -120,6 +128,73 @@ def print_confirmation(data: Mapping[str, Any], metric: str, shown_route: str | 
         _row("accuracy", f"{metric} loss {shown} of {accuracy['tolerance']:g} allowed (output {accuracy['output']!r})")
     if winner["route"] != shown_route:
         _row("route", winner["changes"] or "(the default)")
+
+
+def minimisation_json(data: Mapping[str, Any]) -> dict[str, Any]:
+    """A minimisation for `--json`, without its raw samples."""
+    shown = dict(data)
+    if "steps" in data:
+        shown["headline"] = [_build_json(e) for e in data["headline"]]
+        for key in ("steps", "finals"):
+            shown[key] = [s | {"builds": [_build_json(e) for e in s["builds"]]} for s in data[key]]
+        shown["without"] = {name: [_build_json(e) for e in builds] for name, builds in data["without"].items()}
+    return shown
+
+
+def print_minimisation(data: Mapping[str, Any], metric: str) -> None:
+    """What is left of the winner, its speed-up, and what each kept change is worth."""
+    if data["route"] is None:
+        _row("minimised", data["reason"])
+        return
+    kept, removed = data["kept"], data["removed"]
+    same = sum(r["why"] == "SAME_ENGINE" for r in removed)
+    how = f" ({same} without which the engine is the same)" if same else ""
+    _row(
+        "minimised",
+        f"{_count(len(kept), 'change')} of trial {data['winner']['trial']} kept, {len(removed)} removed{how}; "
+        f"{_count(data['builds'], 'build')} made",
+    )
+    speedup = data["speedup"]
+    if speedup is None:
+        _row("", data["reason"])
+    else:
+        high = "inf" if speedup["high"] is None else f"{speedup['high']:.3f}"
+        few = ", preliminary: fewer than 5" if data["preliminary"] else ""
+        _row(
+            "",
+            f"{speedup_text(speedup['estimate'])} [{speedup['low']:.3f}, {high}] ({100 * speedup['level']:g} %, "
+            f"{_count(speedup['n'], 'build')}{few}): {data['reason']}",
+        )
+    margin = f"{100 * data['margin']:.2g} % ({data['margin_rule']})"
+    if data["loss"] is None:
+        _row("", f"margin {margin}; the engine is the winner's own")
+    else:
+        _row(
+            "",
+            f"{_percent(data['loss']['estimate'])} against the winner, below {_percent(data['loss']['high'])} at "
+            f"{100 * data['level']:g} %; margin {margin}",
+        )
+    for change in kept:
+        setting, worth = f"-{change['knob']}={change['value']}", change["worth"]
+        if worth is None:
+            _row("kept", f"{setting}: needed, without it {change['why'].lower().replace('_', ' ')}")
+        else:
+            high = "any" if worth["high"] is None else _percent(worth["high"])
+            _row("kept", f"{setting}: {_percent(worth['estimate'])} [{_percent(worth['low'])}, {high}] without it")
+    if len(kept) > 1:
+        _row("", "the intervals of all kept changes hold together at 95 %")
+    for note in data["notes"]:
+        _row("note", note)
+    if data["accuracy"] is not None:
+        loss = data["accuracy"]["loss"]
+        shown = loss if isinstance(loss, str) else f"{loss:.3g}"
+        _row("accuracy", f"{metric} loss {shown} of {data['accuracy']['tolerance']:g} allowed")
+    _row("route", data["changes"] or "(the default)")
+
+
+def _percent(ratio: float) -> str:
+    """A latency ratio as a change: +2.1 %, -0.3 %."""
+    return f"{100 * (ratio - 1):+.2f} %"
 
 
 def _loss(worst: Any, metric: str) -> str:

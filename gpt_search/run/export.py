@@ -10,6 +10,7 @@ from gpt_search.accuracy.gate import judge
 from gpt_search.domain.errors import InputError, did_you_mean
 from gpt_search.domain.route import Route
 from gpt_search.execution.engines import ship_engine
+from gpt_search.run.minimise import shipped_minimisation
 from gpt_search.run.show import history_of, nominate
 from gpt_search.run.tune import prepared_for
 from gpt_search.store.files import write_new_file
@@ -33,8 +34,8 @@ class Exported:
 def export(study: str, storage: str, form: str, out: Path) -> Exported:
     """Writes the study's engine, route or record to `out`, which must not exist.
 
-    The route is the winner of the latest confirmation, else the best nominated one. An engine is
-    built anew, saved, loaded again in another process and gated there before it is written.
+    The route is the winner of the latest confirmation, minimised where it was, else the best nominated
+    one. An engine is built anew, saved, loaded again in another process and gated there before it is written.
     Raises InputError for an unknown form or study, an existing file, or a study with nothing to export.
     """
     if form not in FORMS:
@@ -73,6 +74,11 @@ def _winner(store: StudyStore) -> tuple[int, str, str]:
             reference = str(store.space.reference)
             return 0, reference, f"the reference route: {confirmation['reason']}"
         winner = confirmation["winner"]
+        shorter = shipped_minimisation(store.minimisations(), confirmation)
+        if shorter is not None:
+            kept, all_ = len(shorter["kept"]), len(shorter["kept"]) + len(shorter["removed"])
+            note = f"minimised to {kept} of its {all_} changes, and confirmed again"
+            return int(winner["trial"]), str(shorter["route"]), note
         return int(winner["trial"]), str(winner["route"]), "confirmed"
     restored = store.restore()
     nominees = nominate(store, restored, history_of(store, restored), None, 1)

@@ -4,13 +4,15 @@
    backend's fingerprints are exact.
 2. Of the others, groups are removed that a test of non-inferiority lets go: on fresh pairs of builds,
    the route without them against the whole confirmed route, so that losses cannot add up step by step.
-3. These tests only nominate. One test on twice as many fresh builds decides whether the shortest
-   route is at most the margin slower than the winner; where it does not show that, the route of step 1 stays.
+3. These tests only nominate. A test on twice as many fresh builds decides whether the shortest route
+   is at most the margin slower than the winner; where it does not show that, the route before the last
+   removal gets a test of its own, and the one before that. Where none shows it, the route of step 1 stays.
 4. On fresh builds again: the route's speed-up over the reference, and what each kept change is worth.
 
 What is controlled: a route that is slower than the winner by the margin or more is shipped with
-probability at most 2.5 %, however many groups were tried, because only the test of step 3 ships and it
-is made once. The speed-up has its own 95 % interval; those of the kept changes hold together at 95 % (Bonferroni).
+probability at most 2.5 %, however many groups were tried, because only the tests of step 3 ship, and
+they share that level (a half, a quarter, a quarter). The speed-up has its own 95 % interval; those of the
+kept changes hold together at 95 % (Bonferroni).
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import stdev
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpt_search.accuracy.gate import worst
 from gpt_search.backends.base import Fingerprints
@@ -48,6 +50,8 @@ MOST_REBUILDS = 40
 """Pairs of builds of one test that are made without being asked for."""
 HEADLINE_REBUILDS = 7
 _FEWEST_TO_STOP = 3
+_SHARES = (0.5, 0.25, 0.25)
+"""What each test that may ship a route has of the level."""
 
 Removed = frozenset[str]
 Step = Callable[[int, str], None]
@@ -124,6 +128,16 @@ def minimise(
         return result
 
 
+def shipped_minimisation(
+    minimisations: Sequence[Mapping[str, Any]], confirmation: Mapping[str, Any]
+) -> Mapping[str, Any] | None:
+    """The latest minimisation of this confirmation's winner, where it removed something and is faster too."""
+    for data in reversed(minimisations):
+        if data["confirmation"] == confirmation["number"]:
+            return data if data["removed"] and data["verdict"] == Verdict.FASTER.name else None
+    return None
+
+
 def _plan(confirmed: Mapping[str, Any], margin: float | None, rebuilds: int | None) -> Plan:
     builds = [log_ratio(Evaluation.from_json(e)) for e in confirmed["stage_2"]]
     if rebuilds is None and len(builds) < MIN_BUILDS:
@@ -149,6 +163,23 @@ def _plan(confirmed: Mapping[str, Any], margin: float | None, rebuilds: int | No
     return Plan(allowed, rule, spread, rebuilds, needed, rebuilds or HEADLINE_REBUILDS)
 
 
+class _Final(NamedTuple):
+    """A test that may ship a route. refused: why it did not, None where it did."""
+
+    removed: Removed
+    builds: list[Evaluation]
+    found: NonInferiority | None
+    refused: str | None
+
+    def to_json(self, changes: Sequence[str]) -> dict[str, Any]:
+        return {
+            "without": [n for n in changes if n in self.removed],
+            "ratio": None if self.found is None else self.found.interval.to_json(),
+            "refused": self.refused,
+            "builds": [e.to_json() for e in self.builds],
+        }
+
+
 class _Run:
     """One minimisation: counts its builds and keeps the evaluations. A route is named by the knobs taken back."""
 
@@ -165,6 +196,7 @@ class _Run:
         self._engines: dict[Removed, Evaluation] = {}
         self._results: dict[str, bool] = {}
         self._base: Removed = frozenset()
+        self._nominated: list[Removed] = []
 
     # -- the whole ------------------------------------------------------------------------------
     def minimised(self) -> Minimised:
@@ -178,15 +210,15 @@ class _Run:
                 self._results[self._engine(same).fingerprint or ""] = True
             kept = reduce_items(names, lambda removed: self._not_slower(same | removed, names))
             shortest = same | (frozenset(names) - frozenset(kept))
-        final: list[Evaluation] = []
-        loss: NonInferiority | None = None
-        removed, refused = same, None
-        if shortest != same:
-            final, loss, refused = self._final(shortest, same)
-            if refused is None:
-                removed = shortest
+        finals: list[_Final] = []
+        for removed, share in zip(reversed(self._nominated), _SHARES, strict=False):
+            finals.append(self._final(removed, same, share * ALPHA))
+            if finals[-1].refused is None:
+                break
+        else:
+            removed = same
         headline, without = self._confirmed(removed)
-        return self._result(same, removed, shortest, final, loss, refused, headline, without)
+        return self._result(same, removed, shortest, finals, headline, without)
 
     def _route(self, removed: Removed) -> Route:
         reference = self.prepared.space.reference
@@ -226,8 +258,11 @@ class _Run:
                 return False
             if fingerprint in self._results:
                 self.steps.append(taken | {"result": "SAME_ENGINE_AS_BEFORE", "builds": []})
+                if self._results[fingerprint]:
+                    self._nominated.append(removed)
                 return self._results[fingerprint]
-        builds, found = self._compared(removed, self._base, "test", self.plan.rebuilds, f"without {_knobs(removed)}")
+        what = f"without {_knobs(removed)}"
+        builds, found = self._compared(removed, self._base, "test", self.plan.rebuilds, ALPHA, what)
         failed = builds[-1].outcome is not Outcome.OK
         result = found is not None and not failed and found.result is Equivalence.NOT_SLOWER
         told = builds[-1].outcome.name if failed or found is None else found.result.name
@@ -235,10 +270,12 @@ class _Run:
         self.steps.append(taken | {"result": told, "ratio": interval, "builds": [e.to_json() for e in builds]})
         if fingerprint is not None:
             self._results[fingerprint] = result
+        if result:
+            self._nominated.append(removed)
         return result
 
     def _compared(
-        self, removed: Removed, base: Removed, stage: str, count: int, what: str
+        self, removed: Removed, base: Removed, stage: str, count: int, alpha: float, what: str
     ) -> tuple[list[Evaluation], NonInferiority | None]:
         """Fresh pairs of the two routes, and the test on them; it ends early where it cannot succeed any more.
 
@@ -250,21 +287,21 @@ class _Run:
             builds.append(self._build(removed, stage, i, what, against=base))
             if builds[-1].outcome is not Outcome.OK:
                 break
-            found = non_inferiority([log_ratio(e) for e in builds], self.plan.margin)
+            found = non_inferiority([log_ratio(e) for e in builds], self.plan.margin, alpha)
             if len(builds) >= _FEWEST_TO_STOP and found.result is Equivalence.SLOWER:
                 break
         return builds, found
 
-    # -- 3. the one test that ships ---------------------------------------------------------------
-    def _final(self, removed: Removed, base: Removed) -> tuple[list[Evaluation], NonInferiority | None, str | None]:
+    # -- 3. the tests that ship -------------------------------------------------------------------
+    def _final(self, removed: Removed, base: Removed, alpha: float) -> _Final:
         assert self.plan.rebuilds is not None
-        builds, found = self._compared(removed, base, "final", 2 * self.plan.rebuilds, "the minimised route")
+        builds, found = self._compared(removed, base, "final", 2 * self.plan.rebuilds, alpha, "the minimised route")
         if builds[-1].outcome is not Outcome.OK or found is None:
             words = " ".join((builds[-1].message or builds[-1].outcome.explanation).split())
-            return builds, found, f"it failed when built again ({builds[-1].outcome.name}): {words}"
+            return _Final(removed, builds, found, f"failed when built again ({builds[-1].outcome.name}): {words}")
         if found.result is Equivalence.NOT_SLOWER:
-            return builds, found, None
-        return builds, found, found.result.explanation
+            return _Final(removed, builds, found, None)
+        return _Final(removed, builds, found, f"was, on fresh builds, {found.result.explanation}")
 
     # -- 4. what is left --------------------------------------------------------------------------
     def _confirmed(self, removed: Removed) -> tuple[list[Evaluation], dict[str, list[Evaluation]]]:
@@ -315,9 +352,7 @@ class _Run:
         same: Removed,
         removed: Removed,
         shortest: Removed,
-        final: Sequence[Evaluation],
-        loss: NonInferiority | None,
-        refused: str | None,
+        finals: Sequence[_Final],
         headline: Sequence[Evaluation],
         without: Mapping[str, Sequence[Evaluation]],
     ) -> Minimised:
@@ -335,13 +370,12 @@ class _Run:
         defaults = self.prepared.description.database.defaults
         kept = [n for n in self.changes if n not in removed]
         losses = [pair for e in headline for pair in e.losses]
-        notes = []
-        if refused is not None:
-            notes.append(
-                f"a route without {_knobs(shortest - same)} as well was not shipped: on fresh builds it was {refused}"
-                if loss is not None and final[-1].outcome is Outcome.OK
-                else f"a route without {_knobs(shortest - same)} as well was not shipped: {refused}"
-            )
+        notes = [
+            f"a route without {_knobs(final.removed - removed)} as well was not shipped: it {final.refused}"
+            for final in finals
+            if final.refused is not None
+        ]
+        shipped = finals[-1].found if finals and finals[-1].refused is None else None
         if plan.rebuilds is None:
             many = "more than 500" if plan.needed is None else str(plan.needed)
             notes.append(
@@ -371,16 +405,16 @@ class _Run:
             "spread": plan.spread,
             "rebuilds": plan.rebuilds,
             "rebuilds_needed": plan.needed,
-            "level": 1 - ALPHA,
-            "loss": None if loss is None or refused is not None else loss.interval.to_json(),
-            "shipped_minimised": removed == shortest,
+            "loss": None if shipped is None else shipped.interval.to_json(),
+            "level": None if shipped is None else 1 - shipped.alpha,
+            "shortest": removed == shortest,
             "notes": notes,
             "builds": self.builds,
             "accuracy": accuracy_json(worst(losses, self.prepared.tolerances)) if losses else None,
             "reference_ms": median_ms(headline, "reference_ms"),
             "latency_ms": median_ms(headline, "candidate_ms"),
             "steps": self.steps,
-            "final": [e.to_json() for e in final],
+            "finals": [f.to_json(list(self.changes)) for f in finals],
             "headline": [e.to_json() for e in headline],
             "without": {n: [e.to_json() for e in es] for n, es in without.items()},
         }

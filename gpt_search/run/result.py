@@ -96,6 +96,7 @@ class StudySummary:
     golden_kind: str
     metric: str
     confirmations: tuple[Mapping[str, Any], ...] = ()
+    minimisations: tuple[Mapping[str, Any], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-like form; the number of routes is exact."""
@@ -120,6 +121,7 @@ class StudySummary:
             "seconds": self.clock_s,
             "end": self.end,
             "confirmations": [dict(c) for c in self.confirmations],
+            "minimisations": [dict(m) for m in self.minimisations],
         }
 
 

@@ -60,6 +60,7 @@ def summarise(store: StudyStore, strategy: Strategy | None = None, top: int = DE
         golden_kind=settings["golden"]["kind"],
         metric=tolerances.metric,
         confirmations=tuple(store.confirmations()),
+        minimisations=tuple(store.minimisations()),
     )
 
 

@@ -192,6 +192,11 @@ class StoredStudy:
         return self._parameters.space
 
     @property
+    def id(self) -> str:
+        """The random id of this very study: what its records carry."""
+        return self._id
+
+    @property
     def writable(self) -> bool:
         """True until `close`; False for `read`."""
         return self._records is not None
