@@ -13,7 +13,8 @@ What differs from trtexec, on purpose:
   resumed inside phase 2 goes on where it stopped. trtexec forgets the gains and starts phase 2 anew.
 
 Good at: few, strong, roughly additive gains. Bad at: many knobs with noise, where chance alone
-makes half of the neutral knobs "gain" and phase 2 explodes; `margin` is the counter-measure.
+makes half of the neutral knobs "gain" and phase 2 explodes; `margin` is the counter-measure, and
+`margin=auto` sets it by the measured noise.
 
 Source: trtexec's tuner, searching algorithm `mixed` (TensorRT 11.1, Global Performance Tuner).
 """
@@ -23,24 +24,31 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import product
 from math import prod
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpt_search import History, InputError, Outcome, Proposal, SearchSpace, Streams
 
+AUTO_DEVIATIONS = 3.0
+"""`margin=auto`, in standard deviations of one value: a neutral change then gains with a chance of 0.13 %."""
+
 
 class Mixed:
     """Single changes, then the full product over the knobs that gained (trtexec's `mixed`).
 
     margin: a change counts as a gain only if its latency is below (1 - margin) times that of the
-    reference; 0 is trtexec's rule.
+    reference; 0 is trtexec's rule. "auto" is `AUTO_DEVIATIONS` times `history.noise`, the relative standard
+    deviation of one value, which every live study knows; `propose` raises InputError without it.
     """
 
-    def __init__(self, margin: float = 0.0) -> None:
-        """Raises InputError unless 0 <= margin < 1."""
-        if not 0 <= margin < 1:
-            raise InputError(f"margin is {margin}; it must be at least 0 and below 1, as in margin=0.02 for 2 %")
+    def __init__(self, margin: float | Literal["auto"] = 0.0) -> None:
+        """Raises InputError unless 0 <= margin < 1 or margin is "auto"."""
+        if margin != "auto" and not (isinstance(margin, int | float) and 0 <= margin < 1):
+            raise InputError(
+                f"margin is {margin}; it must be at least 0 and below 1, as in margin=0.02 for 2 %, or auto"
+            )
         self.margin = margin
         # A cache: how far the order was walked for one history. All routes before `_next` are in it.
         self._history: History | None = None
@@ -53,6 +61,7 @@ class Mixed:
 
         None while phase 2 waits for pending trials of phase 1, and after the last route.
         """
+        self.margin_for(history)  # an error comes at once, not after phase 1
         if history is not self._history:
             self._history, self._in_phase_2 = history, False
             self._ahead = self.routes(space)
@@ -71,12 +80,23 @@ class Mixed:
             self._ahead = _combinations(space, gains)
             self._next = next(self._ahead, None)
 
+    def margin_for(self, history: History) -> float:
+        """The margin as a number; with margin=auto 1, which no change reaches, is the most."""
+        if self.margin != "auto":
+            return self.margin
+        if history.noise is None:
+            raise InputError(
+                "margin=auto needs the noise of a value, and none was measured here; give a number, as in margin=0.02, "
+                "or tell the noise: simulate(..., noise=0.01)"
+            )
+        return min(1.0, AUTO_DEVIATIONS * history.noise)
+
     def gains(self, space: SearchSpace, history: History) -> list[tuple[int, int]] | None:
         """The changes (knob, code) that were faster than the reference; None before phase 1 has finished."""
         if not len(history):
             return None
         found = []
-        limit = history.value[history.reference] * (1.0 - self.margin)
+        limit = history.value[history.reference] * (1.0 - self.margin_for(history))
         for codes in self.routes(space):
             rows = history.rows_of(codes)
             if not rows:

@@ -13,6 +13,8 @@ Named "synthetic:{...}" with a JSON object:
 - "simulate_clock": true reports the landscape's costs in place of the wall time.
 - "sleep": true takes as long as it says; else timing returns at once.
 - "drift": relative size of a drift that both sides of a round share (default 0).
+- "build_noise", "process_noise": relative standard deviation of a level that every build, and every
+  comparison (the trial seed stands for its process), draws for each side (default 0).
 - "fail_knob": true adds a knob "fail" whose values are the single failures below.
 - "fail": {"-knob=value": "kind"}: failures on demand, for routes that set this knob to this value;
   the key "" means every route. "kind@gate" and "kind@time" happen in that phase instead of in
@@ -52,6 +54,7 @@ from gpt_search.domain.workload import Array, GoldenPair, Workload
 
 _LANDSCAPE = ("family", "seed", "knobs", "noise")
 _FLAGS = ("gentle", "simulate_clock", "sleep", "fail_knob")
+_SIZES = ("drift", "build_noise", "process_noise")
 _OUTPUT, _INPUT = "y", "x"
 _SIZE = 16
 _FAIL_KNOB = "fail"
@@ -64,9 +67,9 @@ class SyntheticEngine:
 
     simulated = True
 
-    def __init__(self, backend: SyntheticBackend, route: Route, spoils: frozenset[str]) -> None:
+    def __init__(self, backend: SyntheticBackend, route: Route, spoils: frozenset[str], build_seed: int) -> None:
         """Takes the truth of the route from the landscape."""
-        self._backend, self._route, self._spoils = backend, route, spoils
+        self._backend, self._route, self._spoils, self._build_seed = backend, route, spoils, build_seed
         truth = backend.landscape.truth(backend.codes(route))
         self.fingerprint: str | None = backend.fingerprint(route)
         self.memory_bytes: int | None = 1 << 20
@@ -102,6 +105,8 @@ class SyntheticEngine:
         rng = np.random.default_rng(seed_from("synthetic", seed, number, slot, str(self.fingerprint)))
         level = landscape.reference_ms * ratio * math.exp(landscape.noise * rng.standard_normal())
         level *= math.exp(backend.drift * math.sin(number + seed % 100))
+        level *= _drawn(backend.build_noise, seed_from("synthetic build", self._build_seed, slot))
+        level *= _drawn(backend.process_noise, seed_from("synthetic process", seed, slot))
         calls = math.ceil(1000 * request.seconds / level)
         calls = max(request.min_calls, min(calls, request.max_calls, MAX_CALLS_PER_ROUND))
         samples = level * np.exp(0.3 * landscape.noise * rng.standard_normal(calls))
@@ -111,7 +116,7 @@ class SyntheticEngine:
 
     def save(self) -> bytes:
         """The route, as JSON."""
-        return json.dumps({"synthetic": self._route.items_in_order}).encode()
+        return json.dumps({"synthetic": self._route.items_in_order, "seed": self._build_seed}).encode()
 
     def close(self) -> None:
         """Nothing to free."""
@@ -132,12 +137,15 @@ class SyntheticBackend:
                 raise InputError(f"synthetic backend: {flag!r} is {given[flag]!r}; it must be true or false")
         self.gentle, self.simulate_clock = bool(given.get("gentle")), bool(given.get("simulate_clock"))
         self.sleep, self.fail_knob = bool(given.get("sleep")), bool(given.get("fail_knob"))
-        drift, fail = given.get("drift", 0.0), given.get("fail", {})
-        if isinstance(drift, bool) or not isinstance(drift, int | float) or not 0 <= drift <= 1:
-            raise InputError(f"synthetic backend: 'drift' is {drift!r}; it must be a number from 0 to 1")
+        fail = given.get("fail", {})
+        for name in _SIZES:
+            size = given.get(name, 0.0)
+            if isinstance(size, bool) or not isinstance(size, int | float) or not 0 <= size <= 1:
+                raise InputError(f"synthetic backend: {name!r} is {size!r}; it must be a number from 0 to 1")
         if not isinstance(fail, Mapping):
             raise InputError('synthetic backend: \'fail\' must be an object of "-knob=value": "kind"')
-        self.drift = float(drift)
+        self.drift, self.build_noise, self.process_noise = (float(given.get(name, 0.0)) for name in _SIZES)
+        self._build_seed = 0
         self._fail = {str(token): parse_failure(kind) for token, kind in fail.items()}
         database = self.knob_database()
         for token in self._fail:
@@ -183,6 +191,7 @@ class SyntheticBackend:
 
     def simulate_trial(self, route: Route, seed: int) -> dict[str, float] | None:
         """The landscape's cost of a full evaluation, in seconds by phase; None where the clock is real."""
+        self._build_seed = seed  # of the build that is about to happen
         if not self.simulate_clock:
             return None
         rng = np.random.default_rng(seed_from("synthetic cost", seed))
@@ -197,13 +206,14 @@ class SyntheticBackend:
         self.act(route, "build", truth.outcome if truth.failed_in == Phase.BUILD else None)
         if self.sleep:
             time.sleep(0.005)
-        return SyntheticEngine(self, route, SPOILS & frozenset(self._asked(route, "*")))
+        return SyntheticEngine(self, route, SPOILS & frozenset(self._asked(route, "*")), self._build_seed)
 
     def load(self, data: bytes, workload: Workload) -> SyntheticEngine:
         """Reads what `save` wrote. Raises BuildError."""
         try:
-            items = json.loads(data)["synthetic"]
-            route = Route(tuple((str(n), str(v)) for n, v in items))
+            saved = json.loads(data)
+            route = Route(tuple((str(n), str(v)) for n, v in saved["synthetic"]))
+            self._build_seed = int(saved["seed"])
         except (ValueError, KeyError, TypeError) as error:
             raise BuildError(f"not an engine of the synthetic backend: {error}") from None
         return self.build(workload, route, BuildOptions())
@@ -247,6 +257,11 @@ class SyntheticBackend:
             raise InputError(f"{workload.model} holds another landscape than the backend's {mine}: {json.dumps(spec)}")
 
 
+def _drawn(deviation: float, seed: int) -> float:
+    """A log-normal factor around 1."""
+    return math.exp(deviation * np.random.default_rng(seed).standard_normal()) if deviation else 1.0
+
+
 def _options(text: str) -> dict[str, Any]:
     if not text:
         return {}
@@ -258,7 +273,7 @@ def _options(text: str) -> dict[str, Any]:
         ) from None
     if not isinstance(given, dict):
         raise InputError(f"synthetic backend: its options are a JSON object, not {type(given).__name__}")
-    allowed = (*_LANDSCAPE, *_FLAGS, "drift", "fail")
+    allowed = (*_LANDSCAPE, *_FLAGS, *_SIZES, "fail")
     for name in given:
         if name not in allowed:
             raise InputError(

@@ -20,6 +20,7 @@ _COMMANDS: dict[str, tuple[str, str, str]] = {
     "show": ("show", "show", "What a study found so far."),
     "confirm": ("confirm", "confirm", "Rebuild the best routes and measure the speed-up again."),
     "export": ("export", "export", "Write a study's engine, route or record to a file."),
+    "noise": ("noise", "noise", "How much timings differ, and the speed-ups they can show."),
     "plan": ("plan", "plan", "Dry run: number of routes, and the first ones."),
     "knobs": ("knobs", "knobs", "The knobs of a backend, or the help of one."),
     "strategies": ("strategies", "strategies", "The search strategies and their options."),

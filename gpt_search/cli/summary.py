@@ -69,6 +69,9 @@ def print_summary(summary: StudySummary) -> None:
     )
     if summary.reference_ms is not None:
         _row("reference", f"{summary.reference_ms:.4g} ms{_loss(summary.reference_worst, summary.metric)}")
+    if summary.noise is not None and summary.noise["value"] is not None:
+        where = "the stored floor" if summary.noise["source"] == "floor" else "the reference's own rounds"
+        _row("noise", f"{100 * summary.noise['value']:.2g} % for one value, from {where}")
     if summary.golden_kind == "default-engine":
         _row("", "golden outputs come from the default engine: losses say how routes differ from it, not who is right")
     latest = summary.confirmations[-1] if summary.confirmations else None

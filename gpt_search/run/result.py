@@ -73,7 +73,8 @@ class StudySummary:
 
     outcomes: trials by outcome name, without the reference. engines: distinct fingerprints.
     nominees: the best routes that beat or equal the reference, best first; the reference itself
-    when nothing is faster. end: why the study ended, None while it has not.
+    when nothing is faster. end: why the study ended, None while it has not. noise: "value", the relative
+    standard deviation of one value, and its "source": "floor" or "calibration".
     """
 
     study: str
@@ -97,6 +98,7 @@ class StudySummary:
     metric: str
     confirmations: tuple[Mapping[str, Any], ...] = ()
     minimisations: tuple[Mapping[str, Any], ...] = ()
+    noise: Mapping[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-like form; the number of routes is exact."""
@@ -116,6 +118,7 @@ class StudySummary:
             "reference_ms": self.reference_ms,
             "reference": self.golden_kind,
             "metric": self.metric,
+            "noise": None if self.noise is None else dict(self.noise),
             "reference_accuracy": accuracy_json(self.reference_worst),
             "nominees": [n.to_json() for n in self.nominees],
             "seconds": self.clock_s,

@@ -11,6 +11,7 @@ from gpt_search.domain.errors import InputError
 from gpt_search.domain.history import History
 from gpt_search.domain.outcome import Phase
 from gpt_search.domain.route import Route
+from gpt_search.run.noise import FACT, stored_noise
 from gpt_search.run.result import Nominee, StudySummary, worst_of
 from gpt_search.search.discovery import load_strategy
 from gpt_search.search.strategy import Strategy, recommend, recommended_rows
@@ -60,13 +61,14 @@ def summarise(store: StudyStore, strategy: Strategy | None = None, top: int = DE
         golden_kind=settings["golden"]["kind"],
         metric=tolerances.metric,
         confirmations=tuple(store.confirmations()),
+        noise=store.attr(FACT),
         minimisations=tuple(store.minimisations()),
     )
 
 
 def history_of(store: StudyStore, restored: Restored) -> History:
     """The history that a strategy would see of a stored study."""
-    history = History(store.space)
+    history = History(store.space, stored_noise(store))
     for row in restored.rows:
         history.append(row.trial, row.codes, row.evaluation.observation(), row.until)
     return history

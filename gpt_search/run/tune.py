@@ -18,6 +18,7 @@ from gpt_search.execution.evaluator import nothing_known
 from gpt_search.execution.rounds import ReferenceFailed
 from gpt_search.measure.paired import PairedEstimate
 from gpt_search.run.config import TuneConfig
+from gpt_search.run.noise import settle_noise
 from gpt_search.run.result import Status, StudySummary, best_row
 from gpt_search.run.setup import Prepared, prepare, prepare_stored
 from gpt_search.run.show import summarise
@@ -141,8 +142,7 @@ def _run(
             known.learn(trial, until, found)
             if trial == 0 and found.latency_ms is not None:
                 evaluator.reference_latency_ms = found.latency_ms
-                if found.error_ms is not None:
-                    history.noise = found.error_ms / found.latency_ms
+                history.noise = settle_noise(store, prepared, found, fresh=at_start <= 1)
 
         for row in restored.rows:
             history.append(row.trial, row.codes, row.evaluation.observation(), row.until)

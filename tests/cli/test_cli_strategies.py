@@ -26,7 +26,7 @@ def test_every_file_is_listed_with_a_line_and_options_that_load():
 def test_the_text_fits_in_80_columns_and_names_options_with_defaults():
     output = run().stdout
     assert max(map(len, output.splitlines())) <= 80
-    assert "margin: a number, default 0.0" in output
+    assert "margin: a number or auto, default 0.0" in output
 
 
 def test_one_strategy_shows_its_source():

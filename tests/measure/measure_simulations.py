@@ -11,10 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt_search.measure.intervals import ratio_interval
-from gpt_search.measure.paired import PairedEstimate, estimate_of
-from gpt_search.measure.protocol import Protocol
+from gpt_search.measure.paired import estimate_of
 from gpt_search.measure.sampling import is_steady
-from gpt_search.measure.sequential import Decision, decide_on
+from gpt_search.measure.variance import variance_components
 
 Draw = Callable[[np.random.Generator, tuple[int, ...]], NDArray[np.float64]]
 
@@ -46,46 +45,6 @@ def coverage(builds: int, repeats: int, ratio: float, noise: str = "normal", sam
     return float(np.mean([i.low <= 0.9 <= i.high for i in intervals]))
 
 
-def race(
-    log_ratios: NDArray[np.float64], best: PairedEstimate | None, protocol: Protocol
-) -> tuple[Decision, PairedEstimate]:
-    """The rule applied round after round to (max_rounds,) log-ratios."""
-    for n in range(protocol.min_rounds, protocol.max_rounds + 1):
-        estimate = estimate_of(log_ratios[:n])
-        decision = decide_on(estimate, best, protocol)
-        if decision is not Decision.CONTINUE:
-            return decision, estimate
-    raise AssertionError("no decision at max_rounds")
-
-
-def null_race(noise: str, sigma: float, studies: int, routes: int = 40, seed: int = 0) -> tuple[float, float]:
-    """Studies in which all routes are equal: share of routes called clearly worse, mean rounds per route.
-
-    The best is the smallest estimate so far: the hardest case, since it was selected for being lucky.
-    """
-    rng = np.random.default_rng(seed)
-    protocol = Protocol()
-    dropped = rounds = 0
-    for _ in range(studies):
-        best: PairedEstimate | None = None
-        for x in sigma * NOISES[noise](rng, (routes, protocol.max_rounds)):
-            decision, estimate = race(x, best, protocol)
-            rounds += estimate.rounds
-            if decision is Decision.CLEARLY_WORSE:
-                dropped += 1
-            elif best is None or estimate.log_ratio < best.log_ratio:
-                best = estimate
-    return dropped / (studies * (routes - 1)), rounds / (studies * routes)
-
-
-def race_of_worse(gap: float, sigma: float, repeats: int, seed: int = 0) -> tuple[float, float]:
-    """A route `gap` slower than a well-known best, normal noise: share dropped, mean rounds."""
-    x = gap + sigma * NOISES["normal"](np.random.default_rng(seed), (repeats, Protocol().max_rounds))
-    found = [race(row, PairedEstimate(0.0, sigma / 4, 15), Protocol()) for row in x]
-    dropped = [d is Decision.CLEARLY_WORSE for d, _ in found]
-    return float(np.mean(dropped)), float(np.mean([e.rounds for _, e in found]))
-
-
 # Level of a warm-up over its length t in [0, 1), and what is_steady should say of it.
 TRACES: dict[str, tuple[Callable[[NDArray[np.float64]], NDArray[np.float64]], bool]] = {
     "flat": (np.ones_like, True),
@@ -106,8 +65,48 @@ def share_steady(trace: str, samples: int, sigma: float, repeats: int, seed: int
     return float(np.mean([is_steady(5 * level * row) for row in noise]))
 
 
+def variance_coverage(
+    truth: tuple[float, float, float],
+    repeats: int,
+    *,
+    shape: tuple[int, int, int] = (6, 3, 3),
+    noise: str = "normal",
+    unequal: bool = False,
+    seed: int = 0,
+) -> tuple[list[float], list[float]]:
+    """Means of the estimated variances (rebuilds, processes, samples, total), and how often their intervals cover.
+
+    truth: the variances. shape: rebuilds, processes of each, samples of each. noise: of the samples, which are
+    medians of 5 rounds as `gpt-search noise` takes them. unequal: every other rebuild has a process less, every
+    third process a sample less.
+    """
+    rng = np.random.default_rng(seed)
+    scale = float(np.median(NOISES[noise](np.random.default_rng(1), (400_000, 5)), axis=1).std())
+    all_truths = [*truth, sum(truth)]
+    sums, covered = np.zeros(4), np.zeros(4)
+    i, j, k = shape
+    for _ in range(repeats):
+        y = np.sqrt(truth[0]) * rng.standard_normal((i, 1, 1)) + np.sqrt(truth[1]) * rng.standard_normal((i, j, 1))
+        y = y + np.sqrt(truth[2]) * np.median(NOISES[noise](rng, (i, j, k, 5)), axis=3) / scale
+        rows = [
+            [y[a, b, : k - (unequal and (a + b) % 3 == 0)].tolist() for b in range(j - (unequal and a % 2 == 0))]
+            for a in range(i)
+        ]
+        found = variance_components(rows)
+        for n, part in enumerate((found.rebuilds, found.processes, found.samples, found.total)):
+            sums[n] += part.variance
+            covered[n] += part.low <= all_truths[n] <= part.high
+    return (sums / repeats).tolist(), (covered / repeats).tolist()
+
+
 def main() -> None:
     """Prints the tables."""
+    print("variance components, 6 rebuilds x 3 processes x 3 samples: mean estimate over truth; coverage of 95 %")
+    for noise in NOISES:
+        for truth in ((1.0, 1.0, 1.0), (0.1, 0.3, 1.0), (0.0, 0.0, 1.0)):
+            means, shares = variance_coverage(truth, 4000, noise=noise)
+            text = ", ".join(f"{m:.2f} ({s:.3f})" for m, s in zip(means, shares, strict=True))
+            print(f"  {noise:7} rebuild/process/sample variance {truth}: rebuilds, processes, samples, total {text}")
     print("z-scores of the paired estimate (nominal: 95 % quantile 1.96, beyond 3: 0.27 %)")
     for noise in NOISES:
         for n in (3, 4, 5, 7, 10, 15):
@@ -118,16 +117,6 @@ def main() -> None:
         for ratio in (0.0, 0.1, 1.0):
             shares = (f"{n} builds {coverage(n, 10_000, ratio, noise):.3f}" for n in (3, 5, 10))
             print(f"  {noise:7} build/sample variance {ratio}: {', '.join(shares)}")
-    print("racing among 40 equal routes")
-    for noise in NOISES:
-        for sigma in (0.01, 0.03, 0.1):
-            share, rounds = null_race(noise, sigma, 50)
-            print(f"  {noise:7} noise {sigma:.0%}: {share:.2%} of routes dropped, {rounds:.1f} rounds a route")
-    print("racing of a worse route")
-    for gap in (0.05, 0.1, 0.3):
-        for sigma in (0.01, 0.03):
-            share, rounds = race_of_worse(gap, sigma, 1000)
-            print(f"  {gap:.0%} worse, noise {sigma:.0%}: {share:.1%} dropped, {rounds:.1f} rounds a route")
     print("is_steady: share accepted")
     for trace in TRACES:
         for samples in (12, 60, 1000):

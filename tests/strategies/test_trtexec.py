@@ -220,6 +220,37 @@ def test_mixed_margin() -> None:
             load_strategy(f"mixed:margin={bad}")
 
 
+def test_mixed_margin_auto_is_three_deviations_of_the_measured_noise() -> None:
+    space = three_knobs()
+    latency: dict[Codes, float | Outcome] = {(1, 0, 0): 0.99, (0, 1, 0): 0.97, (0, 0, 1): 0.90}
+
+    def measure(codes: np.ndarray, rng: np.random.Generator, until: object) -> Observation:
+        value = latency.get(tuple(codes.tolist()), 1.0)
+        assert isinstance(value, float)
+        return Observation(Outcome.OK, value)
+
+    for noise, margin in ((0.0, 0.0), (0.02 / 3, 0.02), (0.05 / 3, 0.05)):
+        found = simulate(space, "mixed:margin=auto", measure, None, noise=noise)
+        whole = [tuple(c) for c in found.codes.tolist()]
+        assert whole == tried(f"mixed:margin={margin}", space, latency)
+        for at in range(1, len(whole) + 1):  # a fresh object that sees a part of the history goes on alike
+            history = History(space, noise)
+            for number, route in enumerate(whole[:at]):
+                history.append(number, np.array(route, np.int16), measure(np.array(route), STREAMS.trial(0), None))
+            proposal = load_strategy("mixed:margin=auto").propose(space, history, STREAMS)
+            assert (tuple(proposal.codes.tolist()) if proposal else None) == (whole[at] if at < len(whole) else None)
+    huge = simulate(space, "mixed:margin=auto", measure, None, noise=5.0)
+    assert len(huge.codes) == 5  # nothing gains
+    assert load_strategy("mixed:margin=auto").spec == "mixed:margin=auto"  # type: ignore[attr-defined]
+
+
+def test_mixed_margin_auto_without_a_measured_noise_is_refused_at_once() -> None:
+    with pytest.raises(InputError, match="margin=auto needs the noise"):
+        tried("mixed:margin=auto", three_knobs(), {}, 3)
+    with pytest.raises(InputError, match="a number or auto"):
+        load_strategy("mixed:margin=aut")
+
+
 def test_mixed_phase_2_waits_for_pending_trials_of_phase_1() -> None:
     space, strategy = three_knobs(), load_strategy("mixed")
     history = History(space)
