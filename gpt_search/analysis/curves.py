@@ -1,12 +1,16 @@
-"""Best-so-far curves: how the speed-up of the best route found grows over a study."""
+"""Curves over a study: the speed-up of the best route found so far, and the machine's drift meanwhile."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from statistics import median
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
 from gpt_search.domain.errors import InputError
+from gpt_search.domain.evaluation import Evaluation
 from gpt_search.domain.history import History
 
 CONFIDENCE_Z = 1.959963984540054
@@ -85,3 +89,41 @@ def history_curve(history: History) -> pd.DataFrame:
     built = history.cost("build") > 0 if history.phases_of_cost else np.ones(len(history), bool)
     cost[0], built[0] = 0.0, False
     return table.assign(builds=np.cumsum(built), seconds=np.cumsum(cost))
+
+
+def drift_table(rows: Iterable[tuple[int, Evaluation, float]]) -> pd.DataFrame:
+    """Every round of a study in time, and what pairing made of the values.
+
+    rows: (trial, evaluation, clock_s) in completion order, trial 0 first; clock_s: seconds that the
+    study had run when the trial finished (`store.study.Row`).
+
+    Columns, one row per round that was timed: trial, round, at_s (seconds that the study had run),
+    reference_ms and candidate_ms (medians of the round's samples), and of the trial: uncorrected_ms
+    (median over its rounds of candidate_ms), corrected_ms (its value: median ratio to the reference of
+    its own rounds, times the reference of trial 0) and base_ms (that reference).
+
+    Rounds are placed by the end of their trial, because their own clock starts anew with each session.
+    A trial that took over another's samples has no rounds of its own and is left out. Trial 0 is the
+    reference on both sides: it has one value, base_ms. Raises InputError when trial 0 is not the
+    first, or was not timed.
+    """
+    found: list[tuple[int, int, float, float, float, float, float, float]] = []
+    base = float("nan")
+    for trial, evaluation, clock_s in rows:
+        if not found and (trial != 0 or evaluation.latency_ms is None or not evaluation.rounds):
+            raise InputError(f"drift is told against the reference; the first trial is {trial}, or was not timed")
+        if evaluation.timed_as is not None or not evaluation.rounds or evaluation.latency_ms is None:
+            continue
+        if trial == 0:
+            base = evaluation.latency_ms
+        rounds = evaluation.rounds
+        theirs = [median(r.reference_ms) for r in rounds]
+        mine = [median(r.candidate_ms) for r in rounds]
+        uncorrected = base if trial == 0 else median(mine)
+        for n, r in enumerate(rounds):
+            at = clock_s - (rounds[-1].started_s - r.started_s)
+            found.append((trial, n, at, theirs[n], mine[n], uncorrected, evaluation.latency_ms, base))
+    if not found:
+        raise InputError("drift is told against the reference; the study has no finished trial")
+    names = ("trial", "round", "at_s", "reference_ms", "candidate_ms", "uncorrected_ms", "corrected_ms", "base_ms")
+    return pd.DataFrame(found, columns=list(names))

@@ -153,6 +153,50 @@ def _draw_confirmed(ax: Axes, last: float, confirmed: Confirmed) -> None:
     )
 
 
+def drift(table: pd.DataFrame, ax: Axes) -> Axes:
+    """Draws the reference through the whole run, and what correcting each value by its own rounds did.
+
+    table: columns of `curves.drift_table`. Everything is drawn relative to the reference of trial 0.
+
+    Each trial is a vertical line from its uncorrected value to the corrected one; trials beyond the
+    range of the reference and of the middle nine tenths of values are drawn on the edge. Raises
+    InputError when a column is missing.
+    """
+    _require(table, ("trial", "at_s", "reference_ms", "uncorrected_ms", "corrected_ms", "base_ms"))
+    with style():
+        _draw_drift(table, ax)
+    return ax
+
+
+def _draw_drift(table: pd.DataFrame, ax: Axes) -> None:
+    at, reference = table["at_s"].to_numpy(np.float64), (table["reference_ms"] / table["base_ms"]).to_numpy(np.float64)
+    by_trial = table.groupby("trial", sort=False)
+    middle = by_trial["at_s"].median().to_numpy(np.float64)
+    base = by_trial["base_ms"].first()
+    level = (by_trial["reference_ms"].median() / base).to_numpy(np.float64)
+    before = (by_trial["uncorrected_ms"].first() / base).to_numpy(np.float64)
+    after = (by_trial["corrected_ms"].first() / base).to_numpy(np.float64)
+    # A burst in one round must not squeeze everything else into a line.
+    values = np.concatenate([before, after])
+    low = min(float(np.quantile(reference, 0.01)), float(np.quantile(values, 0.05)), 1.0)
+    high = max(float(np.quantile(reference, 0.99)), float(np.quantile(values, 0.95)), 1.0)
+    room = 0.06 * (high - low) + 1e-3
+    low, high = low - room, high + room
+    ax.set_ylim(low - room, high + room)
+    _reference_line(ax, vertical=False)
+    before, after, reference = (np.clip(x, low, high) for x in (before, after, reference))
+    ax.plot(at, reference, ".", ms=2.5, color=GREY, mew=0, alpha=0.7, label="reference, one round")
+    ax.step(middle, np.clip(level, low, high), where="mid", color="black", lw=0.8, label="reference, median of a trial")
+    ax.vlines(middle, before, after, color=BLUE, lw=0.5, alpha=0.6)
+    ax.plot(middle, before, "o", ms=3.5, mfc="white", mec=ORANGE, mew=0.9, label="value, uncorrected")
+    ax.plot(middle, after, "o", ms=2.6, color=BLUE, mew=0, label="value, corrected")
+    ax.margins(x=0.02)
+    ax.set_xlabel("time since the study began (s)")
+    ax.set_ylabel("latency / reference of trial 0")
+    ax.grid(axis="y", lw=0.4, color="0.9")
+    _legend_below(ax)
+
+
 def importance(table: pd.DataFrame, ax: Axes, *, limit: int = 12) -> Axes:
     """Draws the most important knobs of a study.
 
