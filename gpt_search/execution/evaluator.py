@@ -23,8 +23,9 @@ from gpt_search.execution.devices import DeviceLock, build_lock_shared
 from gpt_search.execution.environment import environment
 from gpt_search.execution.launcher import Worker, WorkerFailed, WorkerSpec
 from gpt_search.execution.rounds import CANDIDATE, REFERENCE, Comparison, ReferenceFailed, Side
-from gpt_search.measure.paired import PairedEstimate, paired_estimate
+from gpt_search.measure.paired import paired_estimate
 from gpt_search.measure.protocol import Protocol
+from gpt_search.measure.sequential import Best
 
 Known = Callable[[str], tuple[int, Evaluation] | None]
 
@@ -206,7 +207,7 @@ class Evaluator:
         Outcome.ACCURACY and its losses, one that cannot be built or run with that outcome.
         """
         try:
-            return self._evaluate(self.reference, Phase.TIME, None, nothing_known, seed, first=True)
+            return self._evaluate(self.reference, Phase.TIME, None, nothing_known, seed, 1, first=True)
         except ReferenceFailed as failed:
             return Evaluation(failed.outcome, Phase.TIME, message=failed.message)
 
@@ -214,13 +215,15 @@ class Evaluator:
         self,
         route: Route,
         until: Phase = Phase.TIME,
-        best: PairedEstimate | None = None,
+        best: Best | None = None,
         known: Known = nothing_known,
         seed: int = 0,
+        trial: int = 1,
     ) -> Evaluation:
         """Everything that can be learned about a route, up to and including the phase `until`.
 
-        best: the best feasible route so far, for racing. known(fingerprint): trial number and
+        best: what the route is raced against, None for no race; trial: its number, from 1, which says what
+        error the race may spend on it (`measure.sequential`). known(fingerprint): trial number and
         evaluation of an engine that was evaluated already, or None; asked only where equal
         fingerprints mean equal engines. Its losses and samples are taken over (`timed_as`).
         seed: addressed by trial; a simulated backend takes its noise from it, and it decides which
@@ -235,17 +238,17 @@ class Evaluator:
         """
         if until is Phase.TIME and self.reference_latency_ms is None:
             raise RuntimeError("the reference latency is not known: call evaluate_reference() or set it")
-        return self._evaluate(route, until, best, known, seed, first=False)
+        return self._evaluate(route, until, best, known, seed, trial, first=False)
 
     def _evaluate(
-        self, route: Route, until: Phase, best: PairedEstimate | None, known: Known, seed: int, *, first: bool
+        self, route: Route, until: Phase, best: Best | None, known: Known, seed: int, trial: int, *, first: bool
     ) -> Evaluation:
         run = _Run(until)
         try:
             if self._ready is None:
                 with run.phase("start"):
                     self._facts()
-            return self._phases(run, route, best, known, seed, first=first)
+            return self._phases(run, route, best, known, seed, trial, first=first)
         except WorkerFailed as failed:
             if self._closed:
                 raise EvaluatorClosed from None
@@ -255,7 +258,7 @@ class Evaluator:
                 self._put_back(run.worker)
 
     def _phases(
-        self, run: _Run, route: Route, best: PairedEstimate | None, known: Known, seed: int, *, first: bool
+        self, run: _Run, route: Route, best: Best | None, known: Known, seed: int, trial: int, *, first: bool
     ) -> Evaluation:
         self._build(run, route, seed)
         if run.until is Phase.BUILD:
@@ -269,7 +272,7 @@ class Evaluator:
         outcome = self._gate(run)
         if run.until is Phase.GATE or (outcome is Outcome.ACCURACY and not self.settings.time_infeasible):
             return run.evaluation(outcome)
-        rounds, raced = self._time(run, best, seed)
+        rounds, raced = self._time(run, best, seed, trial)
         if first:
             self.reference_latency_ms = median(median(r.reference_ms) for r in rounds)
         return run.evaluation(outcome, raced=raced, **self._value(rounds, first=first))
@@ -310,7 +313,7 @@ class Evaluator:
             run.facts["memory_bytes"] = answer["memory_bytes"]
         return Outcome.OK if violation < 0 else Outcome.ACCURACY
 
-    def _time(self, run: _Run, best: PairedEstimate | None, seed: int) -> tuple[tuple[Round, ...], bool]:
+    def _time(self, run: _Run, best: Best | None, seed: int, trial: int) -> tuple[tuple[Round, ...], bool]:
         worker = run.worker
         assert worker is not None
         settings = self.settings
@@ -337,7 +340,7 @@ class Evaluator:
             began = time.perf_counter()
             run.reached.append("time")
             try:
-                return comparison.run(best)
+                return comparison.run(best, trial)
             finally:
                 run.add("time", time.perf_counter() - began - restart_s)
                 run.add("wait", restart_s)

@@ -11,10 +11,10 @@ from typing import NamedTuple, TypeVar
 from gpt_search.domain.evaluation import Round
 from gpt_search.domain.outcome import Outcome
 from gpt_search.execution.launcher import Worker, WorkerFailed
-from gpt_search.measure.paired import PairedEstimate
+from gpt_search.measure.paired import log_ratio_of
 from gpt_search.measure.protocol import Protocol
 from gpt_search.measure.sampling import MIN_SAMPLES, is_steady
-from gpt_search.measure.sequential import Decision, decide
+from gpt_search.measure.sequential import Best, Decision, decide_on
 
 CANDIDATE, REFERENCE = "candidate", "reference"
 _T = TypeVar("_T")
@@ -125,8 +125,8 @@ class Comparison:
     _awake: Worker | None = None
     _apart: bool = True
 
-    def run(self, best: PairedEstimate | None) -> Timing:
-        """Times until the racing rule ends it. best: the best feasible route so far.
+    def run(self, best: Best | None, trial: int = 1) -> Timing:
+        """Times until the racing rule ends it. best, trial: as `measure.sequential.decide` takes them.
 
         A round in which the reference dies is repeated with a new one, once: its other half is no
         longer of the same window. Raises WorkerFailed for the candidate, ReferenceFailed.
@@ -134,6 +134,7 @@ class Comparison:
         self._repeated(self._reference_ready)
         warm_up(self.candidate, self.protocol, self.seed, self.timeout_s)
         rounds: list[Round] = []
+        log_ratios: list[float] = []
         simulated_s = 0.0
         decision = Decision.CONTINUE
         while decision is Decision.CONTINUE:
@@ -143,7 +144,8 @@ class Comparison:
                 round_ = replace(round_, started_s=simulated_s)
                 simulated_s += (sum(round_.candidate_ms) + sum(round_.reference_ms)) / 1000
             rounds.append(round_)
-            decision = decide(rounds, best, self.protocol)
+            log_ratios.append(log_ratio_of(round_))
+            decision = decide_on(log_ratios, best, self.protocol, trial)
         return Timing(tuple(rounds), decision is Decision.CLEARLY_WORSE)
 
     def _round(self, number: int) -> tuple[Round, bool]:

@@ -55,7 +55,7 @@ def estimate_of(log_ratios: Sequence[float] | NDArray[np.float64]) -> PairedEsti
         raise ValueError("an estimate needs at least one round, and finite log-ratios")
     if x.size == 1:
         return PairedEstimate(float(x[0]), math.inf, 1)
-    k, divisor = _order_statistics(x.size)
+    k, divisor = order_statistics(x.size)
     return PairedEstimate(float(np.median(x)), float(x[x.size - k] - x[k - 1]) / divisor, x.size)
 
 
@@ -64,8 +64,8 @@ _SMALL = {2: 4.37, 3: 1.57, 4: 1.15, 5: 1.07}
 
 
 @lru_cache(maxsize=1024)
-def _order_statistics(n: int) -> tuple[int, float]:
-    """k, counted from 1 at either end, and what to divide x[n - k + 1] - x[k] by."""
+def order_statistics(n: int) -> tuple[int, float]:
+    """For n rounds: k, counted from 1 at either end, and what to divide x[n - k + 1] - x[k] by."""
     k = max(1, round((n + 1) / 2 - math.sqrt(n)))
     outside = sum(math.comb(n, i) for i in range(k)) / 2**n  # chance that the median lies below x[k]
     return k, 2 * NormalDist().inv_cdf(1 - outside) / _SMALL.get(n, 1.0)

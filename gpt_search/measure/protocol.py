@@ -18,19 +18,21 @@ class Protocol:
     min_rounds, max_rounds: fewest rounds before any decision (at least 3), and the most.
     warmup_seconds: shortest warm-up before the first round (s); it goes on until the samples are
         steady (`measure.sampling.is_steady`), at most warmup_limit_seconds.
-    target_error: standard error of the log-ratio, which is a relative error, at which sampling stops.
-    contender_error: the same for a route that may still be the best.
-    race_z: standard errors that a route's bound and the best's bound lie off their estimates.
+    target_error: standard error of the log-ratio, which is a relative error, at which sampling stops
+        while there is nothing to race against.
+    contender_error: the same for a route that may still be the best, as every route that is not discarded.
+    alpha: probability, at most, that the truly fastest feasible route of a study is ever discarded
+        (`measure.sequential`).
     """
 
     round_seconds: float = 0.02
     min_rounds: int = 5
-    max_rounds: int = 15
+    max_rounds: int = 60
     warmup_seconds: float = 0.3
     warmup_limit_seconds: float = 2.0
     target_error: float = 0.01
-    contender_error: float = 0.005
-    race_z: float = 3.0
+    contender_error: float = 0.003
+    alpha: float = 0.05
 
     def __post_init__(self) -> None:
         """Raises InputError when a value is out of range."""
@@ -42,11 +44,12 @@ class Protocol:
             ("warmup_limit_seconds", self.warmup_seconds),
             ("target_error", 0.0),
             ("contender_error", 0.0),
-            ("race_z", 1.0),
         ):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= low):
                 raise InputError(f"measurement protocol: {name} is {value}; it must be at least {low:g}")
+        if not 0 < self.alpha < 1:
+            raise InputError(f"measurement protocol: alpha is {self.alpha}; it must lie between 0 and 1")
         if self.contender_error > self.target_error:
             raise InputError(
                 f"measurement protocol: contender_error is {self.contender_error}; "

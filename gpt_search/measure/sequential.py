@@ -1,13 +1,45 @@
-"""The racing rule: after each round, whether to go on timing a route."""
+"""The racing rule: after each round, whether to go on timing a route, with an error bounded over the whole study.
+
+The controlled event: **the truly fastest feasible route among those evaluated is ever discarded** (called
+`CLEARLY_WORSE`). Its probability is at most `Protocol.alpha` over the whole study.
+
+Proof. Let mu_i be the true log-ratio of the route of trial i, [L_i(n), U_i(n)] its `confidence.bounds` after n rounds,
+and B the smallest upper bound among the feasible routes that were finished when a route is judged. The reference
+(trial 0) has mu_0 = 0 by definition, so its bounds are 0 and spend nothing. Given everything that happened before
+trial i started, the strategy's choice of that route included, its rounds are new, hence
+
+    P(some n: L_i(n) > mu_i)  <=  0.8 alpha_i   and   P(some n: U_i(n) < mu_i)  <=  0.2 alpha_i,
+
+and by the union over both sides and all trials, all bounds hold at all times except with probability
+sum alpha_i <= alpha. Where they hold, let b be the fastest feasible route and j the one with U_j = B. Then
+L_b <= mu_b <= mu_j <= U_j = B after every round, so b is never discarded. That includes ties (none of several
+equally fast routes is discarded), any strategy, any order, several builders, and studies that are continued.
+
+What it rests on: independent normal rounds with a variance of their own for each route (`confidence`). Each
+round is a difference of logarithms of medians, so drift that both sides share cancels, samples that are outliers move
+little, and what hits either side alike is symmetric. What is left of a burst widens the bounds; nothing is dropped.
+Where rounds take a few separate values only (a clock that ticks, a device that switches between two states), a few of
+them agree by chance, and Student's statistic explodes. Against that, a route's standard deviation counts
+as at least half the median one of the routes timed before it, which can only widen its bounds.
+docs/measurement.md and benchmarks/racing.py have what happens under heavy tails, bursts, drift, steps and two states.
+"""
 
 from __future__ import annotations
 
 import enum
+import math
+from bisect import insort
 from collections.abc import Sequence
+from statistics import median
+from typing import NamedTuple
 
 from gpt_search.domain.evaluation import Round
-from gpt_search.measure.paired import PairedEstimate, paired_estimate
+from gpt_search.measure.confidence import bounds, spread_of
+from gpt_search.measure.paired import estimate_of, log_ratio_of
 from gpt_search.measure.protocol import Protocol
+
+SPREAD_SHARE = 0.5
+"""Share of the median standard deviation of a round that a route's own counts as at least."""
 
 
 class Decision(enum.Enum):
@@ -23,39 +55,77 @@ class Decision(enum.Enum):
         return self.value
 
 
-def decide(rounds: Sequence[Round], best: PairedEstimate | None, protocol: Protocol) -> Decision:
+class Best(NamedTuple):
+    """What a route is raced against.
+
+    upper: smallest upper bound of the log-ratio among the feasible routes so far. spread: half the median standard
+    deviation of a round among the routes timed so far.
+    """
+
+    upper: float
+    spread: float = 0.0
+
+
+class Field:
+    """What the routes timed so far teach later ones. Written by one thread; `best` may be read by any.
+
+    It depends on the order of `learn` only, so a continued study that repeats it goes on as it would have.
+    """
+
+    best: Best | None
+    """None before a feasible route was timed."""
+
+    def __init__(self, protocol: Protocol) -> None:
+        """Nothing was timed yet."""
+        self.best = None
+        self._protocol = protocol
+        self._upper = math.inf
+        self._spreads: list[float] = []
+
+    def learn(self, trial: int, rounds: Sequence[Round], *, feasible: bool) -> None:
+        """Takes in a route that was timed in this trial; none twice.
+
+        The reference, trial 0, has the log-ratio 0 by definition, without error.
+        Raises ValueError for rounds that `paired_estimate` refuses.
+        """
+        log_ratios = [log_ratio_of(r) for r in rounds]
+        if len(log_ratios) < 2:
+            return
+        insort(self._spreads, spread_of(log_ratios))
+        spread = SPREAD_SHARE * median(self._spreads)
+        if feasible:
+            found = 0.0 if trial == 0 else bounds(log_ratios, trial, self._protocol.alpha, spread).upper
+            self._upper = min(self._upper, found)
+        if self._upper < math.inf:
+            self.best = Best(self._upper, spread)
+
+
+def decide(rounds: Sequence[Round], best: Best | None, protocol: Protocol, trial: int = 1) -> Decision:
     """Whether to go on timing a route after these rounds.
 
-    best: the best feasible route so far, or None while there is none. The rule, from
-    `protocol.min_rounds` rounds on, with z = `protocol.race_z`:
+    best: of the `Field` of routes so far, or None while there is none.
+    trial: the number of the trial that times the route, from 1; it says what share of alpha the route may
+    spend, so no two timings of a study may have the same. From `protocol.min_rounds` rounds on:
 
-    - CLEARLY_WORSE when log_ratio - z * error of the route lies above log_ratio + z * error of the best;
-    - else ENOUGH at `max_rounds`, or when the standard error has come down to `target_error`, or
-      to `contender_error` for a contender: a route whose estimate lies no further above the
-      best's than z standard errors of their difference.
+    - CLEARLY_WORSE when the route's lower bound lies above the best's upper bound;
+    - else ENOUGH at `max_rounds`, or when the standard error has come down to `contender_error`: a route that
+      is not clearly worse is a contender. Without a best, `target_error` is enough.
 
-    Raises ValueError for rounds that `paired_estimate` refuses.
+    A function of its arguments alone. Raises ValueError for rounds that `paired_estimate` refuses.
     """
     if len(rounds) < protocol.min_rounds:
         return Decision.CONTINUE
-    return decide_on(paired_estimate(rounds), best, protocol)
+    return decide_on([log_ratio_of(r) for r in rounds], best, protocol, trial)
 
 
-def decide_on(estimate: PairedEstimate, best: PairedEstimate | None, protocol: Protocol) -> Decision:
-    """The rule of `decide` on an estimate that was already computed."""
-    if estimate.rounds < protocol.min_rounds:
+def decide_on(log_ratios: Sequence[float], best: Best | None, protocol: Protocol, trial: int = 1) -> Decision:
+    """The rule of `decide` on the rounds' log-ratios (`paired.log_ratio_of`)."""
+    n = len(log_ratios)
+    if n < protocol.min_rounds:
         return Decision.CONTINUE
-    z = protocol.race_z
-    if best is not None and estimate.log_ratio - z * estimate.error > best.log_ratio + z * best.error:
+    if best is not None and bounds(log_ratios, trial, protocol.alpha, best.spread).lower > best.upper:
         return Decision.CLEARLY_WORSE
-    if estimate.rounds >= protocol.max_rounds:
+    if n >= protocol.max_rounds:
         return Decision.ENOUGH
-    target = protocol.contender_error if is_contender(estimate, best, z) else protocol.target_error
-    return Decision.ENOUGH if estimate.error <= target else Decision.CONTINUE
-
-
-def is_contender(estimate: PairedEstimate, best: PairedEstimate | None, z: float) -> bool:
-    """True when the route may still be as fast as the best; without a best nothing is a contender."""
-    if best is None:
-        return False
-    return estimate.log_ratio - best.log_ratio <= z * float((estimate.error**2 + best.error**2) ** 0.5)
+    target = protocol.target_error if best is None else protocol.contender_error
+    return Decision.ENOUGH if estimate_of(log_ratios).error <= target else Decision.CONTINUE

@@ -16,7 +16,7 @@ from gpt_search.domain.outcome import Observation, Outcome, Phase
 from gpt_search.domain.streams import Streams, seed_from
 from gpt_search.execution.evaluator import nothing_known
 from gpt_search.execution.rounds import ReferenceFailed
-from gpt_search.measure.paired import PairedEstimate
+from gpt_search.measure.sequential import Field
 from gpt_search.run.config import TuneConfig
 from gpt_search.run.noise import settle_noise
 from gpt_search.run.result import Status, StudySummary, best_row
@@ -98,21 +98,17 @@ def _budget_json(budget: Budget) -> dict[str, float | None]:
 class _Known:
     """What earlier trials of a study teach later ones; written by the loop's thread, read by all builders."""
 
+    race: Field
     by_fingerprint: dict[str, tuple[int, Evaluation]] = field(default_factory=dict)
-    best: PairedEstimate | None = None
 
-    def learn(self, trial: int, until: Phase, found: Evaluation) -> None:
-        """Keeps the first evaluation of each engine that went furthest, and the best ratio so far for racing."""
+    def learn(self, trial: int, found: Evaluation) -> None:
+        """Keeps the first evaluation of each engine that went furthest, and what its rounds say for racing."""
         if found.fingerprint is not None and found.timed_as is None and found.violation is not None:
             before = self.by_fingerprint.get(found.fingerprint)
             if before is None or (before[1].latency_ms is None and found.latency_ms is not None):
                 self.by_fingerprint[found.fingerprint] = (trial, found)
-        if found.outcome is not Outcome.OK or until is not Phase.TIME or found.log_ratio is None:
-            return
-        if self.best is None or found.log_ratio < self.best.log_ratio:
-            # The reference against itself is 1 by definition, without error.
-            error = 0.0 if trial == 0 else math.inf if found.log_ratio_error is None else found.log_ratio_error
-            self.best = PairedEstimate(found.log_ratio, error, len(found.rounds))
+        if found.rounds and found.timed_as is None:
+            self.race.learn(trial, found.rounds, feasible=found.outcome is Outcome.OK)
 
 
 def _run(
@@ -132,14 +128,14 @@ def _run(
     def clock() -> float:
         return restored.clock_s + time.monotonic() - began
 
-    history, known = History(prepared.space), _Known()
+    history, known = History(prepared.space), _Known(Field(prepared.protocol))
     evaluations: dict[int, Evaluation] = {}
     if started is not None:
         started(store)
     with prepared.evaluator() as evaluator:
 
         def learn(trial: int, until: Phase, found: Evaluation) -> None:
-            known.learn(trial, until, found)
+            known.learn(trial, found)
             if trial == 0 and found.latency_ms is not None:
                 evaluator.reference_latency_ms = found.latency_ms
                 history.noise = settle_noise(store, prepared, found, fresh=at_start <= 1)
@@ -156,7 +152,7 @@ def _run(
                 route = prepared.space.route(trial.codes)
                 # A route that is proposed again is to be timed again; a new one may be an engine that was.
                 engines = nothing_known if history.rows_of(trial.codes) else known.by_fingerprint.get
-                found = evaluator.evaluate(route, trial.until, known.best, engines, seed=seed)
+                found = evaluator.evaluate(route, trial.until, known.race.best, engines, seed, trial.number)
             evaluations[trial.number] = found
             return found.observation()
 

@@ -34,8 +34,9 @@ from gpt_search.domain.workload import GoldenPair, Workload
 from gpt_search.execution import evaluator as module
 from gpt_search.execution.evaluator import Evaluator, EvaluatorClosed, EvaluatorSettings, ReferenceFailed
 from gpt_search.execution.launcher import Worker
-from gpt_search.measure.paired import PairedEstimate, paired_estimate
+from gpt_search.measure.paired import paired_estimate
 from gpt_search.measure.protocol import Protocol
+from gpt_search.measure.sequential import Best
 
 GENTLE = backend_name(gentle=True)
 LANDSCAPE = backend_of(GENTLE).landscape
@@ -245,12 +246,13 @@ def test_drift_that_both_sides_share_cancels(tmp_path):
 
 def test_a_route_that_is_clearly_worse_is_raced_out(shared):
     protocol = shared.settings.protocol
-    slow = PairedEstimate(-1.0, 0.001, 9)
-    got = shared.evaluate(SPACE.reference, best=slow)
+    got = shared.evaluate(SPACE.reference, best=Best(-1.0))
     assert got.raced
     assert len(got.rounds) == protocol.min_rounds
     assert got.outcome is Outcome.OK
-    assert not shared.evaluate(SPACE.reference, best=PairedEstimate(0.0, 0.001, 9)).raced
+    assert not shared.evaluate(SPACE.reference, best=Best(0.0)).raced
+    late = shared.evaluate(SPACE.reference, best=Best(-1.0), trial=10**9)  # may spend next to nothing
+    assert late.raced and len(late.rounds) > protocol.min_rounds
 
 
 def test_both_engines_live_in_one_worker_where_the_backend_wants_that(tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ from gpt_search.measure.protocol import Protocol
 
 
 def test_json_round_trip_through_text() -> None:
-    protocol = Protocol(round_seconds=0.05, min_rounds=3, max_rounds=40, race_z=2.5)
+    protocol = Protocol(round_seconds=0.05, min_rounds=3, max_rounds=40, alpha=0.01)
     assert Protocol.from_json(json.loads(json.dumps(protocol.to_json()))) == protocol
 
 
@@ -29,8 +29,9 @@ def test_left_out_values_are_defaults_and_whole_floats_become_ints() -> None:
         {"warmup_seconds": 3.0, "warmup_limit_seconds": 2.0},
         {"target_error": -0.1},
         {"contender_error": 0.02, "target_error": 0.01},
-        {"race_z": 0.5},
-        {"race_z": math.inf},
+        {"alpha": 0.0},
+        {"alpha": 1.0},
+        {"alpha": math.nan},
     ],
 )
 def test_out_of_range_is_refused(changes: dict[str, float]) -> None:
@@ -43,9 +44,9 @@ def test_out_of_range_is_refused(changes: dict[str, float]) -> None:
     [
         ({"min_round": 5}, "did you mean 'min_rounds'"),
         ({"min_rounds": 5.5}, "whole number"),
-        ({"race_z": "3"}, "must be a number"),
-        ({"race_z": True}, "must be a number"),
-        ({"race_z": None}, "must be a number"),
+        ({"alpha": "3"}, "must be a number"),
+        ({"alpha": True}, "must be a number"),
+        ({"alpha": None}, "must be a number"),
     ],
 )
 def test_unreadable_json_is_refused(data: dict[str, object], message: str) -> None:

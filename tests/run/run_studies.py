@@ -32,12 +32,13 @@ FAILING: dict[str, Any] = {"family": "infeasible", "seed": 4, "knobs": 20, "nois
 PROTOCOL = Protocol(
     round_seconds=0.01,
     max_rounds=9,
+    alpha=0.5,
     warmup_seconds=0.0,
     warmup_limit_seconds=0.01,
     target_error=0.003,
     contender_error=0.001,
 )
-"""Short, and precise enough that the racing rule has something to decide."""
+"""Short, with errors and an alpha at which the racing rule has something to decide in so few rounds."""
 
 
 HUNGRY = '''
