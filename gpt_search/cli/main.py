@@ -19,6 +19,8 @@ _COMMANDS: dict[str, tuple[str, str, str]] = {
     "resume": ("resume", "resume", "Continue a study that was stopped."),
     "show": ("show", "show", "What a study found so far."),
     "confirm": ("confirm", "confirm", "Rebuild the best routes and measure the speed-up again."),
+    "minimise": ("minimise", "minimise", "Remove what does not contribute from the confirmed winner."),
+    "rejudge": ("rejudge", "rejudge", "Judge a study's records by another tolerance, building nothing."),
     "export": ("export", "export", "Write a study's engine, route or record to a file."),
     "noise": ("noise", "noise", "How much timings differ, and the speed-ups they can show."),
     "plan": ("plan", "plan", "Dry run: number of routes, and the first ones."),

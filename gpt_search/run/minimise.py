@@ -39,11 +39,14 @@ from gpt_search.measure.equivalence import (
     non_inferiority,
 )
 from gpt_search.measure.intervals import MIN_BUILDS, Interval, Verdict, ratio_interval, verdict
+from gpt_search.measure.variance import Components
+from gpt_search.run.noise import floor_key
 from gpt_search.run.rebuild import every_round, log_ratio, median_ms, rebuild_pair
 from gpt_search.run.reduction import reduce_items
 from gpt_search.run.result import accuracy_json
 from gpt_search.run.setup import Prepared
 from gpt_search.run.tune import prepared_for
+from gpt_search.store.floors import find_floor
 from gpt_search.store.study import StudyStore
 
 MOST_REBUILDS = 40
@@ -121,7 +124,7 @@ def minimise(
             data = {"winner": confirmed["winner"], "route": None, "verdict": confirmed["verdict"], "reason": reason}
             return Minimised(None, None, Verdict[confirmed["verdict"]], reason, "", data)
         prepared = prepared_for(store)
-        plan = _plan(confirmed, margin, rebuilds)
+        plan = _plan(confirmed, margin, rebuilds, _stored_spread(store, prepared))
         run = _Run(prepared, confirmed, plan, len(store.minimisations()), step)
         result = run.minimised()
         store.append_minimisation(result.data)
@@ -138,7 +141,18 @@ def shipped_minimisation(
     return None
 
 
-def _plan(confirmed: Mapping[str, Any], margin: float | None, rebuilds: int | None) -> Plan:
+def _stored_spread(store: StudyStore, prepared: Prepared) -> float | None:
+    """Standard deviation of one pair's log-ratio, from the floor that `gpt-search noise` stored; None without one."""
+    floor = find_floor(store.location, floor_key(prepared))
+    if floor is None:
+        return None
+    samples = prepared.protocol.max_rounds / int(floor["min_rounds"])
+    return math.sqrt(Components.from_json(floor["components"]).of_mean(1, 1, samples))
+
+
+def _plan(
+    confirmed: Mapping[str, Any], margin: float | None, rebuilds: int | None, stored: float | None = None
+) -> Plan:
     builds = [log_ratio(Evaluation.from_json(e)) for e in confirmed["stage_2"]]
     if rebuilds is None and len(builds) < MIN_BUILDS:
         raise InputError(
@@ -150,10 +164,11 @@ def _plan(confirmed: Mapping[str, Any], margin: float | None, rebuilds: int | No
     if margin is not None:
         allowed, rule = math.log1p(margin), "as given"
     else:
-        floor, tenth = detectable(spread, len(builds)), gain / 10
+        floor, tenth = detectable(spread if stored is None else stored, len(builds)), gain / 10
         if 0 < floor < tenth:
             allowed = floor
-            rule = f"the noise floor: what {len(builds)} builds detect with 80 % probability"
+            which = "the" if stored is None else "the stored"
+            rule = f"{which} noise floor: what {len(builds)} builds detect with 80 % probability"
         else:
             allowed, rule = tenth, "a tenth of the gain"
     needed = builds_needed(allowed, spread) if spread > 0 else MIN_BUILDS
@@ -241,7 +256,7 @@ class _Run:
     def _engine(self, removed: Removed) -> Evaluation:
         """The route built once, for its fingerprint."""
         if removed not in self._engines:
-            self._engines[removed] = self._build(removed, "engine", 0, f"without {_knobs(removed)}", until=Phase.BUILD)
+            self._engines[removed] = self._build(removed, "engine", 0, _without(removed), until=Phase.BUILD)
         return self._engines[removed]
 
     # -- 2. not slower ----------------------------------------------------------------------------
@@ -261,8 +276,7 @@ class _Run:
                 if self._results[fingerprint]:
                     self._nominated.append(removed)
                 return self._results[fingerprint]
-        what = f"without {_knobs(removed)}"
-        builds, found = self._compared(removed, self._base, "test", self.plan.rebuilds, ALPHA, what)
+        builds, found = self._compared(removed, self._base, "test", self.plan.rebuilds, ALPHA, _without(removed))
         failed = builds[-1].outcome is not Outcome.OK
         result = found is not None and not failed and found.result is Equivalence.NOT_SLOWER
         told = builds[-1].outcome.name if failed or found is None else found.result.name
@@ -439,6 +453,8 @@ class _Run:
 
 def _knobs(names: Removed) -> str:
     """One or two knobs by name, or how many they are."""
-    if not names:
-        return "nothing"
     return " and ".join(sorted(names)) if len(names) <= 2 else f"{len(names)} changes"
+
+
+def _without(removed: Removed) -> str:
+    return f"without {_knobs(removed)}" if removed else "the confirmed winner"

