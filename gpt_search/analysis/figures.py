@@ -17,7 +17,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 from matplotlib.transforms import ScaledTranslation
 
 from gpt_search.domain.errors import InputError
@@ -158,8 +158,8 @@ def drift(table: pd.DataFrame, ax: Axes) -> Axes:
 
     table: columns of `curves.drift_table`. Everything is drawn relative to the reference of trial 0.
 
-    Each trial is a vertical line from its uncorrected value to the corrected one; trials beyond the
-    range of the reference and of the middle nine tenths of values are drawn on the edge. Raises
+    Each trial is a vertical line from its uncorrected value to the corrected one. Rounds and trials far off the
+    rest are drawn on the edge; the scale is logarithmic where it spans more than a factor of two. Raises
     InputError when a column is missing.
     """
     _require(table, ("trial", "at_s", "reference_ms", "uncorrected_ms", "corrected_ms", "base_ms"))
@@ -176,13 +176,17 @@ def _draw_drift(table: pd.DataFrame, ax: Axes) -> None:
     level = (by_trial["reference_ms"].median() / base).to_numpy(np.float64)
     before = (by_trial["uncorrected_ms"].first() / base).to_numpy(np.float64)
     after = (by_trial["corrected_ms"].first() / base).to_numpy(np.float64)
-    # A burst in one round must not squeeze everything else into a line.
+    # A burst in one round must not squeeze everything else into a line, nor may routes many times slower.
     values = np.concatenate([before, after])
     low = min(float(np.quantile(reference, 0.01)), float(np.quantile(values, 0.05)), 1.0)
-    high = max(float(np.quantile(reference, 0.99)), float(np.quantile(values, 0.95)), 1.0)
-    room = 0.06 * (high - low) + 1e-3
-    low, high = low - room, high + room
-    ax.set_ylim(low - room, high + room)
+    high = max(float(np.quantile(reference, 0.99)), float(np.quantile(values, 0.9)), 1.0)
+    room = (high / low) ** 0.05 * 1.001
+    low, high = low / room, high * room
+    if high > 2 * low:
+        ax.set_yscale("log")
+        ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        ax.yaxis.set_minor_locator(NullLocator())
+    ax.set_ylim(low / room, high * room)
     _reference_line(ax, vertical=False)
     before, after, reference = (np.clip(x, low, high) for x in (before, after, reference))
     ax.plot(at, reference, ".", ms=2.5, color=GREY, mew=0, alpha=0.7, label="reference, one round")

@@ -39,7 +39,8 @@ class Component:
 class Components:
     """Variance between rebuilds, between processes of one build, and between samples of one process.
 
-    total: the variance of one sample of one process of one build, about the mean. mean: the grand mean.
+    total: the variance of one sample of one process of one build, about the mean; estimated as a sum before
+    parts below 0 are cut off, so it may be less than the sum of the three. mean: the grand mean.
     level: of the intervals.
     """
 
