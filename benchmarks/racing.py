@@ -1,6 +1,6 @@
 """Racing: how often the best route of a study is discarded, and how many rounds racing saves.
 
-Run: python benchmarks/racing.py [--studies 1000] [--routes 100]   (about seven minutes)
+Run: python benchmarks/racing.py [--studies 1000] [--routes 100]   (about nine minutes)
 
 **Errors.** Whole studies of `routes` routes, timed one after the other by the rule of `measure.sequential`. An
 error is a study in which a truly fastest route was discarded. Landscapes: "equal" (all routes are equally fast, so
