@@ -10,7 +10,7 @@ import click
 
 from gpt_search import __version__
 from gpt_search.cli.errors import reader_may_leave, run_guarded
-from gpt_search.domain.errors import did_you_mean, listing
+from gpt_search.domain.errors import did_you_mean
 
 # Module below gpt_search.cli, the command in it, and its line in `gpt-search --help`: the list of
 # commands is shown without importing a single one of them.
@@ -67,7 +67,7 @@ class LazyGroup(click.Group):
         """click's, but an unknown command is answered with the nearest name, or all of them."""
         name = args[0]
         if not name.startswith("-") and name not in self.lazy:
-            hint = did_you_mean(name, self.lazy) or f"; commands are {listing(self.lazy)}"
+            hint = did_you_mean(name, self.lazy) or f"; commands are {', '.join(self.lazy)}"
             raise click.UsageError(f"there is no command {name!r}{hint}", ctx)
         return super().resolve_command(ctx, args)
 

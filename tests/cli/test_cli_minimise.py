@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import contextlib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -92,12 +94,11 @@ def test_json_has_every_build_without_its_samples() -> None:
         (("--storage", "none.journal"), "there is no study database at none.journal"),
     ],
 )
-def test_bad_input_is_one_line(args: tuple[str, ...], message: str) -> None:
-    runner = CliRunner()
-    with runner.isolated_filesystem():
-        done = runner.invoke(cli, ["minimise", "study", *args], prog_name="gpt-search")
+def test_bad_input_is_one_line(args: tuple[str, ...], message: str, tmp_path: Path) -> None:
+    with contextlib.chdir(tmp_path):
+        done = CliRunner().invoke(cli, ["minimise", "study", *args], prog_name="gpt-search")
     assert done.exit_code == 2 and message in " ".join(done.stderr.split())
-    assert done.stderr.startswith("error: ") or "Usage" in done.stderr or "error" in done.stderr
+    assert "Traceback" not in done.stderr and not list(tmp_path.iterdir())
 
 
 def test_rejudge_names_an_unknown_metric() -> None:
