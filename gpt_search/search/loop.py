@@ -103,7 +103,7 @@ def run_loop(
         if proposal is None:
             ended = End.STRATEGY
             return None
-        codes = _checked(proposal, space, history, strategy)
+        codes = checked_codes(proposal, space, history, strategy)
         return Trial(number, codes, proposal.until, took)
 
     def start(trial: Trial) -> None:
@@ -146,7 +146,11 @@ def run_loop(
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _checked(proposal: Proposal, space: SearchSpace, history: History, strategy: Strategy) -> Codes:
+def checked_codes(proposal: object, space: SearchSpace, history: History, strategy: Strategy) -> Codes:
+    """The codes of a proposal, int16 (d,), copied: the strategy may go on writing into its array.
+
+    Raises StrategyError when it is no Proposal, no route of the space, or pending.
+    """
     who = type(strategy).__name__
     if not isinstance(proposal, Proposal):  # a third party's strategy may be untyped
         raise StrategyError(f"strategy {who} proposed {type(proposal).__name__}, expected a Proposal or None")
@@ -158,5 +162,4 @@ def _checked(proposal: Proposal, space: SearchSpace, history: History, strategy:
             raise StrategyError(f"strategy {who}: {error}") from None
     if history.n_pending and history.is_pending(codes):
         raise StrategyError(f"strategy {who} proposed a route that is pending; skip routes that history.contains()")
-    # The strategy may go on writing into its array: the history keeps its own.
     return codes.copy()

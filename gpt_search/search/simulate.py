@@ -13,7 +13,7 @@ from gpt_search.domain.budget import Budget
 from gpt_search.domain.history import History
 from gpt_search.domain.outcome import Observation, Outcome, Phase
 from gpt_search.domain.space import Codes, SearchSpace
-from gpt_search.domain.streams import Streams
+from gpt_search.domain.streams import Streams, seed_from
 from gpt_search.search.loop import End, Trial, run_loop
 from gpt_search.search.strategy import Strategy, recommended_rows
 
@@ -81,12 +81,13 @@ def simulate(
         chosen = strategy
     history = History(space, noise)
     streams = Streams(seed)
-    noise_of = Streams(seed).trial
+    # A seed of its own: no purpose that a strategy may name gives it the numbers of the noise.
+    noise_of = Streams(seed_from(seed, "measure")).trial
     proposal_s: list[float] = []
 
     def evaluate(trial: Trial) -> Observation:
         proposal_s.append(trial.proposal_s)
-        return measure(trial.codes, noise_of(trial.number, "measure"), trial.until)
+        return measure(trial.codes, noise_of(trial.number), trial.until)
 
     end = run_loop(space, chosen, history, streams, Budget(trials, builds, seconds), evaluate)
     rows = recommended_rows(chosen, history) if len(history) else []

@@ -105,6 +105,20 @@ def test_what_measure_raises_comes_out() -> None:
 
 
 # -- randomness ------------------------------------------------------------------------------------
+@pytest.mark.parametrize("purpose", ["", "measure"])
+def test_the_noise_shares_no_stream_with_the_strategy(purpose: str) -> None:
+    drawn: list[float] = []
+
+    class Curious:
+        def propose(self, space: SearchSpace, history: History, streams: Streams) -> Proposal:
+            rng = streams.trial(history.next_trial, purpose)
+            drawn.append(float(rng.random()))
+            return Proposal(space.sample(rng))
+
+    result = simulate(space_of(9, 9, 9), Curious(), noisy, trials=50)
+    assert not set(drawn) & set(result.latency_ms.tolist())
+
+
 def noisy(codes: np.ndarray, rng: np.random.Generator, until: Phase) -> Observation:
     return Observation(Outcome.OK, float(rng.random()))
 
