@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpt_search.backends.base import Fingerprints
-from gpt_search.backends.registry import availability
+from gpt_search.backends.registry import availability, file_of
+from gpt_search.domain.digest import digest_of_file
 from gpt_search.domain.errors import InputError
 from gpt_search.domain.knob import KnobDatabase
 from gpt_search.execution.environment import environment
@@ -36,8 +37,11 @@ def describe_backend(name: str) -> Description:
     except WorkerFailed as error:
         words = " ".join(error.message.split())
         raise InputError(f"the backend {name!r} cannot be used here: {words}") from None
+    facts = dict(ready["environment"])
+    if (file := file_of(name)) is not None:  # a compiler's version says nothing about the code that calls it
+        facts["backend_file"] = digest_of_file(file)
     return Description(
         KnobDatabase.from_json(answer.fields["database"]),
-        environment(ready["environment"]),
+        environment(facts),
         Fingerprints[ready["fingerprint"]],
     )

@@ -46,11 +46,12 @@ class StrategyInfo(NamedTuple):
     problem: str | None = None
 
 
-def load_strategy(spec: str) -> Strategy:
+def load_strategy(spec: str, folder: str | Path | None = None) -> Strategy:
     """Makes a strategy from its spec.
 
     spec: `name`, `name:option=value,option=value`, `file.py:Class` or `file.py:Class:option=value`.
         Options are keyword parameters of the class.
+    folder: where a relative file is looked for; by default the working directory.
 
     The strategy carries `spec` (the canonical text: options that are not at their default, sorted) and
     `source_digest` (SHA-256 of the file's bytes), so that a resumed study can tell that it changed.
@@ -59,7 +60,7 @@ def load_strategy(spec: str) -> Strategy:
     """
     file, name, options = _split(spec)
     if file is not None:
-        cls, digest = _class_in(Path(file), name or None)
+        cls, digest = _class_in(Path(folder or "") / file, name or None)
         base = f"{file}:{cls.__name__}"
     else:
         cls, digest = _named(name)
@@ -74,6 +75,12 @@ def load_strategy(spec: str) -> Strategy:
             "it must not be frozen, and with __slots__ it needs both names"
         ) from None
     return strategy  # type: ignore[no-any-return]
+
+
+def relative_file(spec: str) -> bool:
+    """True when a spec names a file by a path that depends on the working directory."""
+    file = _split(spec)[0]
+    return file is not None and not Path(file).is_absolute()
 
 
 def strategy_names() -> list[str]:
@@ -275,4 +282,4 @@ def _source(docstring: str) -> str | None:
     return None
 
 
-__all__ = ["Option", "StrategyInfo", "folder", "load_strategy", "strategy_info", "strategy_names"]
+__all__ = ["Option", "StrategyInfo", "folder", "load_strategy", "relative_file", "strategy_info", "strategy_names"]

@@ -119,6 +119,12 @@ def read_model(path: Path) -> Any:
     return model
 
 
+def external_files(path: str | Path) -> list[Path]:
+    """The files with the external weights of a model file, sorted. Raises InputError as `inspect_model`."""
+    model_path = Path(path).absolute()
+    return _external_files(read_model(model_path), model_path)
+
+
 def _external_files(model: Any, model_path: Path) -> list[Path]:
     """The external weight files, sorted; each exists, is long enough, and lies in the model's folder."""
     from onnx.external_data_helper import ExternalDataInfo, _get_all_tensors, uses_external_data
