@@ -419,7 +419,7 @@ class _Watch:
 
 def _open_log(folder: Path | None) -> tuple[BinaryIO, Path | None]:
     if folder is None:
-        unnamed: BinaryIO = tempfile.TemporaryFile("a+b", buffering=0)
+        unnamed: BinaryIO = tempfile.TemporaryFile("a+b", buffering=0)  # noqa: SIM115  (the caller closes it)
         # Its mode does not make it an appending file, and a truncated log would begin with a hole.
         fcntl.fcntl(unnamed, fcntl.F_SETFL, fcntl.fcntl(unnamed, fcntl.F_GETFL) | os.O_APPEND)
         return unnamed, None

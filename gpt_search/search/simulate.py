@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -71,7 +72,8 @@ def simulate(
     trials, builds, seconds: the budget; seconds are those that `measure` reports as cost.
     noise: relative standard deviation of one value, as a live study measures it, or None.
 
-    Raises StrategyError when the strategy breaks its contract, and what `measure` raises.
+    Raises StrategyError when the strategy breaks its contract, ValueError for a feasible route whose
+    latency is not positive and finite, and what `measure` raises.
     """
     if isinstance(strategy, str):
         from gpt_search.search.discovery import load_strategy
@@ -87,7 +89,13 @@ def simulate(
 
     def evaluate(trial: Trial) -> Observation:
         proposal_s.append(trial.proposal_s)
-        return measure(trial.codes, noise_of(trial.number), trial.until)
+        found = measure(trial.codes, noise_of(trial.number), trial.until)
+        value = found.latency_ms
+        if found.outcome is Outcome.OK and value is not None and (value <= 0 or value == math.inf):
+            raise ValueError(
+                f"measure gave trial {trial.number} the latency {value} ms; it must be positive and finite"
+            )
+        return found
 
     end = run_loop(space, chosen, history, streams, Budget(trials, builds, seconds), evaluate)
     rows = recommended_rows(chosen, history) if len(history) else []

@@ -96,6 +96,21 @@ def test_a_reference_that_fails() -> None:
     assert result.end is End.REFERENCE and len(result) == 1 and result.recommended is None
 
 
+@pytest.mark.parametrize("value", [0.0, -1.0, math.inf])
+def test_a_latency_that_none_can_have_is_refused(value: float) -> None:
+    values = iter([1.0, value])
+    with pytest.raises(ValueError, match=f"trial 1 the latency {value} ms"):
+        simulate(space_of(2, 3), "random", lambda codes, rng, until: Observation(Outcome.OK, next(values)))
+    # Of a failure it is no claim of speed, and no row is recommended for it.
+    values = iter([1.0, value])
+    failed = simulate(
+        space_of(2),
+        "random",
+        lambda codes, rng, until: Observation(Outcome.OK if not codes.any() else Outcome.ACCURACY, next(values)),
+    )
+    assert failed.recommended == 0
+
+
 def test_what_measure_raises_comes_out() -> None:
     def measure(codes: np.ndarray, rng: np.random.Generator, until: Phase) -> Observation:
         raise LookupError("no such row")
