@@ -10,6 +10,7 @@ from typing import Any
 from gpt_search.accuracy.golden import (
     DEFAULT_ENGINE,
     FILES,
+    ONNXRUNTIME_FP32,
     golden_digest,
     load_golden,
     read_user_golden,
@@ -50,6 +51,11 @@ def prepare_golden(
     Raises InputError when the user's golden data, or the model that makes them, are not usable.
     """
     kind = OWN if model.golden is not None else config.reference
+    if kind == OWN and (config.golden is not None or config.reference != ONNXRUNTIME_FP32):
+        raise InputError(
+            f"the backend {config.backend.partition(':')[0]!r} brings golden data of its own; leave --reference and "
+            "--golden out"
+        )
     if kind == FILES:
         assert config.golden is not None
         pairs = read_user_golden(config.golden, model.inputs, model.outputs)
