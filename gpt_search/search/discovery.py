@@ -89,9 +89,16 @@ def strategy_names() -> list[str]:
 
 
 def strategy_info(name: str | None = None) -> list[StrategyInfo]:
-    """What is known of one strategy, or of all, sorted by name. Raises InputError for an unknown name."""
+    """What is known of one strategy, or of all, sorted by name.
+
+    name: a spec without options: a known name, `file.py` or `file.py:Class`. Raises InputError for an unknown one.
+    """
     if name is not None:
-        return [_describe(name, _named(name)[0])]
+        file, word, options = _split(name)
+        if options:
+            raise InputError(f"{name!r} sets options; leave them out to see which ones there are")
+        cls = _named(word)[0] if file is None else _class_in(Path(file), word or None)[0]
+        return [_describe(word if file is None else f"{file}:{cls.__name__}", cls)]
     found = []
     for each in strategy_names():
         try:

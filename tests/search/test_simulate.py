@@ -11,7 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gpt_search
-from gpt_search import History, InputError, Observation, Outcome, Phase, Proposal, SearchSpace, Streams, simulate
+from gpt_search import (
+    History,
+    InputError,
+    Observation,
+    Outcome,
+    Phase,
+    Proposal,
+    SearchSpace,
+    StrategyError,
+    Streams,
+    simulate,
+)
 from gpt_search.domain.space import Dimension
 from gpt_search.search.loop import End
 from gpt_search.search.strategy import pooled, recommend, recommended_rows
@@ -264,6 +275,49 @@ def test_a_strategys_own_recommendation_counts() -> None:
     result = simulate(space_of(2, 3), Stubborn(([0, 1], Phase.TIME)), mixed_bag)
     assert result.recommended == 0 and type(result.recommended) is int
     assert recommended_rows(Scripted(), result.history) == [1]
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([99], "recommended 99, expected a row of the history, 0 to 3"),
+        ([-1], "recommended -1, expected a row"),
+        (["a"], "recommended 'a', expected a row"),
+        ([True], "recommended True, expected a row"),
+        ([1.0], r"recommended 1\.0, expected a row"),
+        ([0, 0], "recommended row 0 twice"),
+        ([3], "recommended row 3, which history.feasible says may not win"),
+        (None, "failed in recommend: TypeError"),
+    ],
+)
+def test_a_recommendation_outside_the_contract_is_refused(rows: Any, message: str) -> None:
+    class Wrong(Scripted):
+        def recommend(self, history: History, k: int = 1) -> Any:
+            return rows
+
+    history = history_of((0, ok(2.0)), (1, ok(1.5)), (2, ok(1.2)), (3, Observation(Outcome.CRASH)))
+    with pytest.raises(StrategyError, match=message):
+        recommended_rows(Wrong(), history, 3)
+
+
+def test_no_more_rows_are_taken_than_were_asked_for() -> None:
+    class Eager(Scripted):
+        def recommend(self, history: History, k: int = 1) -> list[int]:
+            return [2, 1, 0]
+
+    history = history_of((0, ok(2.0)), (1, ok(1.5)), (2, ok(1.2)))
+    assert recommended_rows(Eager(), history, 2) == [2, 1]
+
+
+def test_a_failing_recommendation_is_the_strategys_fault() -> None:
+    class Fails(Scripted):
+        def recommend(self, history: History, k: int = 1) -> list[int]:
+            raise ValueError("nothing here")
+
+    with pytest.raises(
+        StrategyError, match=r"strategy Fails failed in recommend \(.*, line \d+\): ValueError: nothing"
+    ):
+        recommended_rows(Fails(), history_of((0, ok(2.0))))
 
 
 @given(
