@@ -18,11 +18,15 @@ _TIMEOUT_S = 120.0
 
 @dataclass(frozen=True)
 class Description:
-    """database: the installed compiler's knobs. environment: what must be equal for records to be comparable."""
+    """database: the installed compiler's knobs. environment: what must be equal for records to be comparable.
+
+    own_workload: whether the backend has a form of model of its own, and the method `own_workload` that reads it.
+    """
 
     database: KnobDatabase
     environment: Mapping[str, str]
     fingerprint: Fingerprints
+    own_workload: bool = False
 
 
 def describe_backend(name: str) -> Description:
@@ -44,4 +48,5 @@ def describe_backend(name: str) -> Description:
         KnobDatabase.from_json(answer.fields["database"]),
         environment(facts),
         Fingerprints[ready["fingerprint"]],
+        ready["own_workload"],
     )

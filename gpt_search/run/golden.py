@@ -16,6 +16,7 @@ from gpt_search.accuracy.golden import (
     read_user_golden,
     save_golden,
 )
+from gpt_search.accuracy.user_golden import check_finite
 from gpt_search.backends.base import BuildOptions
 from gpt_search.domain.digest import digest_of, digest_of_file
 from gpt_search.domain.errors import InputError
@@ -78,6 +79,14 @@ def prepare_golden(
         pairs = _from_default_engine(config, model, reference, backend)
     else:
         pairs = make_reference_pairs(model.workload, INPUT_SEED, config.pairs, config.golden)
+    for number, pair in enumerate(pairs):
+        try:
+            check_finite(pair.outputs, f"--reference {kind}, golden pair {number}")
+        except InputError as error:
+            raise InputError(
+                f"{error}; declare the range of an input in the model's metadata (gpt_search.range.INPUT: "
+                '"low,high"), or bring golden data with --reference files'
+            ) from None
     return Golden(_saved(folder, pairs, info), kind)
 
 

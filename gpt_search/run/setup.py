@@ -127,7 +127,7 @@ def prepare(config: TuneConfig) -> Prepared:
     location.check(must_exist=False)
     description = describe_backend(backend)
     space = parse_expression(config.knobs, description.database, strict=config.strict_trtexec)
-    model = describe_model(backend, config.model, config.shapes)
+    model = describe_model(backend, config.model, config.shapes, description.own_workload)
     if model.outputs is not None:
         check_outputs(tolerances, list(model.outputs))
     golden = prepare_golden(

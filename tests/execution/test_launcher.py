@@ -306,3 +306,16 @@ def test_an_interrupt_while_waiting_ends_the_worker(tmp_path, mark):
         signal.signal(signal.SIGALRM, before)
     assert not worker.alive
     assert marked(mark) == []
+
+
+def test_a_message_of_many_megabytes_is_cut_and_costs_no_time(tmp_path):
+    (tmp_path / "dump.py").write_text(
+        "from gpt_search.backends.synthetic import SyntheticBackend\n"
+        "class Dump(SyntheticBackend):\n"
+        "    def build(self, workload, route, options): raise RuntimeError('x' * 50_000_000)\n"
+    )
+    spec = worker_spec(tmp_path)
+    with Worker(WorkerSpec(f"{tmp_path / 'dump.py'}:Dump:{backend_name().partition(':')[2]}", spec.workload)) as worker:
+        failed = fails(worker, "no")
+    assert failed.outcome is Outcome.CRASH and failed.message.startswith("RuntimeError: xxx")
+    assert len(failed.message) < 200_000 and failed.message.endswith("... (50000014 characters in all)")

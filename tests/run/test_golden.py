@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
 import onnx
+import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from gpt_search.accuracy.golden import load_golden
+from gpt_search.domain.errors import InputError
 from gpt_search.domain.route import Route
 from gpt_search.run import golden
 from gpt_search.run.config import TuneConfig
 from gpt_search.run.golden import Golden, prepare_golden
+from gpt_search.run.setup import prepare
 from gpt_search.workloads.model import describe_model
 
 SIZE = 32
@@ -72,3 +76,33 @@ def test_the_default_engine_of_another_environment_gives_other_golden_data(tmp_p
     assert new.path != old.path and len(made) == 2
     other = TuneConfig(config.model, reference="default-engine", pairs=1, options={"cache": "none"})
     assert prepared(other, tmp_path / "golden", {"runtime": "2"}).path not in (new.path, old.path)
+
+
+@pytest.mark.parametrize("kind", ["onnxruntime-fp32", "default-engine"])
+def test_a_reference_that_is_not_finite_is_refused_where_it_is_made(tmp_path: Path, monkeypatch, kind: str) -> None:
+    monkeypatch.setattr(
+        golden, "_from_default_engine", lambda config, model, *_: golden.make_reference_pairs(model.workload, 0, 1)
+    )
+    config = TuneConfig(write_model(tmp_path / "m.onnx", float("nan")), reference=kind, pairs=1)
+    with pytest.raises(
+        InputError, match=rf"--reference {kind}, golden pair 0: reference output 'y' holds NaN.*32 of 32"
+    ):
+        prepared(config, tmp_path / "golden")
+    assert not list(tmp_path.glob("golden/*"))
+
+
+def test_a_backend_from_a_file_lives_in_workers_only(tmp_path: Path, monkeypatch) -> None:
+    """What it does to its process (here: ends it, in another folder) is not done to the caller's."""
+    write_model(tmp_path / "m.onnx", 1.0)
+    (tmp_path / "mine.py").write_text(
+        "import os\n"
+        f"if os.getpid() == {os.getpid()}: raise RuntimeError('loaded into the caller')\n"
+        "from gpt_search.backends.onnxruntime import OnnxRuntimeBackend\n"
+        "class Mine(OnnxRuntimeBackend):\n"
+        "    def __init__(self): os.chdir('/')\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    config = TuneConfig(Path("m.onnx"), backend="mine.py:Mine", storage="s.journal", pairs=1)
+    found = prepare(config)
+    assert found.workload.model == tmp_path / "m.onnx" and found.golden_kind == "onnxruntime-fp32"
+    assert Path.cwd() == tmp_path
