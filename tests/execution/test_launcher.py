@@ -308,7 +308,7 @@ def test_an_interrupt_while_waiting_ends_the_worker(tmp_path, mark):
     assert marked(mark) == []
 
 
-def test_a_message_of_many_megabytes_is_cut_and_costs_no_time(tmp_path):
+def test_a_message_of_many_megabytes_is_cut(tmp_path):
     (tmp_path / "dump.py").write_text(
         "from gpt_search.backends.synthetic import SyntheticBackend\n"
         "class Dump(SyntheticBackend):\n"
