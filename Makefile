@@ -25,6 +25,7 @@ lint: $(STAMP)
 	$(BIN)/python -m ruff check
 	$(BIN)/python -m ruff format --check
 	$(BIN)/python -m mypy
+	$(BIN)/python -m mypy strategies
 
 bench: $(STAMP)
 	set -e; for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python "$$file"; done

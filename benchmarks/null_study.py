@@ -115,7 +115,7 @@ class Machine:
     def pair_of_builds(self) -> float:
         """log(candidate / reference) of two fresh builds, from every round that a confirmation takes."""
         stream = self.rounds(self.engine(), self.engine())
-        return estimate_of([_log_ratio(next(stream)) for _ in range(PROTOCOL.max_rounds)]).log_ratio
+        return estimate_of([_log_ratio(next(stream)) for _ in range(PROTOCOL.build_rounds)]).log_ratio
 
 
 def _log_ratio(found: Round) -> float:
@@ -153,7 +153,7 @@ def run_study(seed: int, noise: float, tail: str, drift: str) -> Result:
         return Result(noise, tail, drift, None, None, None, naive)
     if len(nominees) > 1:
         # Stage 1 picks one by builds of its own. All are equally fast, so only the time that it takes counts.
-        one = 2 * (BUILD_S + PROTOCOL.round_seconds * PROTOCOL.max_rounds)
+        one = 2 * (BUILD_S + PROTOCOL.round_seconds * PROTOCOL.build_rounds)
         machine.clock += STAGE_1_REBUILDS * len(nominees) * one
     speedup = ratio_interval([-machine.pair_of_builds() for _ in range(DEFAULT_REBUILDS)])
     claimed = -math.log(history.value[nominees[0]] / reference_ms)

@@ -52,5 +52,5 @@ class Fast:
         """The number of routes as trtexec counts it: 1 + the listed values that are not the default."""
         return 1 + sum(
             listed - (default < listed)  # under strict trtexec grammar the default may not be listed
-            for listed, default in zip(space.listed.tolist(), space.default.tolist(), strict=True)
+            for listed, default in zip(map(int, space.listed), map(int, space.default), strict=True)
         )

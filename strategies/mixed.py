@@ -131,7 +131,7 @@ class Mixed:
         """The number of routes of phase 1 as trtexec counts it, the reference included."""
         return 1 + sum(
             listed - (default < listed)  # under strict trtexec grammar the default may not be listed
-            for listed, default in zip(space.listed.tolist(), space.default.tolist(), strict=True)
+            for listed, default in zip(map(int, space.listed), map(int, space.default), strict=True)
         )
 
 

@@ -77,4 +77,5 @@ def _with_fewest_changes(space: SearchSpace, history: History, rng: np.random.Ge
     untried[history.pending @ radix] = False
     codes = (np.flatnonzero(untried)[:, None] // radix % space.cardinalities).astype(np.int16)
     changes = (codes != space.default).sum(axis=1)
-    return codes[rng.choice(np.flatnonzero(changes == changes.min()))]
+    found: NDArray[np.int16] = codes[rng.choice(np.flatnonzero(changes == changes.min()))]
+    return found

@@ -15,8 +15,11 @@ from gpt_search.accuracy.types import Kind, dtype_named, is_sub_byte, kind_of, t
 from gpt_search.domain.errors import InputError, did_you_mean, listing
 from gpt_search.domain.workload import Array, GoldenPair
 
-Spec = tuple[Any, Sequence[int | str | None]]
-"""Element type (a name or a numpy type) and shape of a tensor; a dimension is free where it is no int, or negative."""
+Spec = tuple[Any, Sequence[int | str | None] | None]
+"""Element type (a name or a numpy type) and shape of a tensor; a dimension is free where it is no int, or negative.
+
+The shape is None where not even the rank is known.
+"""
 
 _SIDES = ("inputs", "outputs")
 
@@ -61,7 +64,7 @@ def read_user_golden(
                 raise InputError(f"{source} has no reference outputs; expected entries 'outputs/NAME'")
             if output_specs is not None:
                 outputs = _checked_side(outputs, output_specs, "output", source)
-            _check_finite(outputs, source)
+            check_finite(outputs, source)
             pairs.append(GoldenPair(inputs, outputs))
     return pairs
 
@@ -126,11 +129,13 @@ def _raw_tensor(file: Path, name: str, spec: Spec) -> Array:
         raise InputError(f"{file}: {name!r} holds strings, which have no raw form; give it as .npz")
     if is_sub_byte(dtype):
         raise InputError(f"{file}: {name!r} is of type {dtype.name}, smaller than a byte; give it as .npz")
+    shape = _dimensions(spec)
+    if shape is None:
+        raise InputError(f"{file}: the model does not tell the rank of {name!r}; give it as .npz")
     try:
         data = np.fromfile(file, np.uint8)
     except OSError as error:
         raise InputError(f"cannot read {file}: {error.strerror}") from None
-    shape = _dimensions(spec)
     fixed = dtype.itemsize
     for dimension in shape:
         fixed *= 1 if dimension is None else dimension
@@ -147,7 +152,9 @@ def _raw_tensor(file: Path, name: str, spec: Spec) -> Array:
     return array
 
 
-def _dimensions(spec: Spec) -> tuple[int | None, ...]:
+def _dimensions(spec: Spec) -> tuple[int | None, ...] | None:
+    if spec[1] is None:
+        return None
     return tuple(d if isinstance(d, int) and d >= 0 else None for d in spec[1])
 
 
@@ -174,11 +181,13 @@ def _checked_side(tensors: Mapping[str, Array], specs: Mapping[str, Spec], side:
             raise InputError(
                 f"{where}: {side} {name!r} is of type {array.dtype.name}, the model's is {type_name(expected)}"
             )
-        fits = len(array.shape) == len(shape) and all(
-            want is None or want == got for want, got in zip(shape, array.shape, strict=True)
+        fits = shape is None or (
+            len(array.shape) == len(shape)
+            and all(want is None or want == got for want, got in zip(shape, array.shape, strict=True))
         )
         if not fits:
             hint = "; give the shape with --shape if the model's is free" if side == "input" else ""
+            assert shape is not None
             raise InputError(
                 f"{where}: {side} {name!r} has shape {_shape_text(array.shape)}, expected {_shape_text(shape)}{hint}"
             )
@@ -193,7 +202,8 @@ def _is_type(dtype: np.dtype[Any], expected: np.dtype[Any]) -> bool:
         return False
 
 
-def _check_finite(outputs: Mapping[str, Array], where: Path) -> None:
+def check_finite(outputs: Mapping[str, Array], where: object) -> None:
+    """Raises InputError when a reference output holds NaN or infinity; `where` begins the message."""
     for name, array in outputs.items():
         try:
             kind = kind_of(array.dtype)

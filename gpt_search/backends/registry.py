@@ -70,6 +70,18 @@ def availability(name: str) -> str | None:
     return None
 
 
+def absolute_name(name: str) -> str:
+    """The name with the path of a third party's file made absolute: it means the same in every folder."""
+    file = _FILE.match(name)
+    return name if file is None else f"{Path(file['path']).absolute()}{name[file.end('path') :]}"
+
+
+def file_of(name: str) -> Path | None:
+    """The file of a third party's backend, None for a backend that comes with gpt_search."""
+    file = _FILE.match(name)
+    return None if file is None else Path(file["path"])
+
+
 def load_backend(name: str) -> Backend:
     """The backend of that name, ready for use.
 

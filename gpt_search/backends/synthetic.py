@@ -250,8 +250,13 @@ class SyntheticBackend:
     def _check_workload(self, workload: Workload) -> None:
         try:
             spec = json.loads(workload.model.read_text())
-        except (OSError, ValueError) as error:
-            raise InputError(f"{workload.model} is not a synthetic workload: {error}") from None
+        except OSError as error:
+            raise InputError(f"{workload.model} is not a synthetic workload: {error.strerror or error}") from None
+        except ValueError:
+            raise InputError(
+                f"{workload.model} is not a synthetic workload; "
+                "gpt_search.backends.synthetic.synthetic_workload writes one"
+            ) from None
         if spec != self.landscape.spec():
             mine = json.dumps(self.landscape.spec())
             raise InputError(f"{workload.model} holds another landscape than the backend's {mine}: {json.dumps(spec)}")

@@ -194,7 +194,7 @@ def _workers() -> dict[str, Any]:
     return {
         "pausing (SIGSTOP)": _tried(_try_pausing),
         "dying with the parent (prctl)": _tried(_try_prctl),
-        "memory limit (RLIMIT_AS)": _tried(_try_memory_limit),
+        "memory limit (RLIMIT_DATA)": _tried(_try_memory_limit),
     }
 
 
@@ -234,7 +234,7 @@ def _try_prctl() -> None:
 def _try_memory_limit() -> None:
     code = (
         "import resource\n"
-        "resource.setrlimit(resource.RLIMIT_AS, (1 << 29, 1 << 29))\n"
+        "resource.setrlimit(resource.RLIMIT_DATA, (1 << 29, 1 << 29))\n"
         "try:\n"
         "    bytearray(1 << 30)\n"
         "except MemoryError:\n"

@@ -42,7 +42,7 @@ class _Listing(NamedTuple):
 @knob_source_options
 @click.option("--strategy", "spec", metavar="SPEC", help="List the first routes of this strategy.")
 @click.option("--limit", type=WholeNumber(0), default=10, show_default=True, help="Routes to list.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the strategy.")
+@click.option("--seed", type=WholeNumber(0), default=0, show_default=True, help="Seed of the strategy.")
 @click.option("--strict-trtexec", is_flag=True, help="trtexec's grammar to the letter, no extensions.")
 @click.option("--full-routes", is_flag=True, help=f"Print every knob of a route, also beyond {_FULL_ROUTE_KNOBS}.")
 @json_option
@@ -83,7 +83,18 @@ def plan(
 def _count(strategy: Strategy, space: SearchSpace) -> int | None:
     """The exact number of routes that the strategy goes through, where it knows it in advance."""
     own: Callable[[SearchSpace], int | None] | None = getattr(strategy, "count", None)
-    return None if own is None else own(space)
+    if own is None:
+        return None
+    from gpt_search.domain.errors import StrategyError
+    from gpt_search.search.strategy import blamed
+
+    with blamed(strategy, "count"):
+        count = own(space)
+    if count is not None and (not isinstance(count, int) or count < 0):
+        raise StrategyError(
+            f"strategy {type(strategy).__name__} counted {count!r} routes, expected a whole number or None"
+        )
+    return count
 
 
 def _first_routes(strategy: Strategy, space: SearchSpace, limit: int, seed: int, count: int | None) -> _Listing:
@@ -94,7 +105,14 @@ def _first_routes(strategy: Strategy, space: SearchSpace, limit: int, seed: int,
     """
     own: Callable[[SearchSpace], Iterator[Codes]] | None = getattr(strategy, "routes", None)
     if own is not None:
-        found = list(islice(own(space), limit))
+        from gpt_search.domain.history import History
+        from gpt_search.search.loop import checked_codes
+        from gpt_search.search.strategy import Proposal, blamed
+
+        with blamed(strategy, "routes"):
+            given = list(islice(own(space), limit))
+        empty = History(space)
+        found = [checked_codes(Proposal(codes), space, empty, strategy) for codes in given]
         # Without a count the enumeration is a first phase: what follows depends on what it measures.
         return _Listing(found, simulated=False, complete=count is not None and len(found) >= count)
     if limit == 0:

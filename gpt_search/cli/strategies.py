@@ -11,6 +11,8 @@ from gpt_search.cli.common import json_option, print_json, print_wrapped
 if TYPE_CHECKING:
     from gpt_search.search.discovery import StrategyInfo
 
+_NAME_WIDTH = 20
+
 
 @click.command()
 @click.argument("name", required=False)
@@ -18,7 +20,8 @@ if TYPE_CHECKING:
 def strategies(name: str | None, as_json: bool) -> None:
     """List the search strategies and their options, or show one.
 
-    One of your own is a class in a file: --strategy my_strategy.py:MyStrategy:option=value
+    One of your own is a class in a file, here my_strategy.py:MyStrategy, elsewhere --strategy
+    my_strategy.py:MyStrategy:option=value
     """
     from gpt_search.search.discovery import strategy_info
 
@@ -36,7 +39,7 @@ def strategies(name: str | None, as_json: bool) -> None:
         ]
         print_json({"strategies": entries} if name is None else entries[0])
         return
-    width = max(len(info.name) for info in found)
+    width = max(min(len(info.name), _NAME_WIDTH) for info in found)
     for info in found:
         _show(info, width, with_source=name is not None)
     if name is None:
@@ -45,9 +48,13 @@ def strategies(name: str | None, as_json: bool) -> None:
 
 
 def _show(info: StrategyInfo, width: int, *, with_source: bool) -> None:
-    indent = " " * (width + 2)
+    indent = " " * (2 if len(info.name) > width else width + 2)
     text = info.summary if info.problem is None else f"cannot be loaded: {info.problem}"
-    print_wrapped(text, first=f"{info.name:<{width}}  ", indent=indent)
+    if len(info.name) > width:  # a file's path
+        click.echo(info.name)
+        print_wrapped(text, first=indent, indent=indent)
+    else:
+        print_wrapped(text, first=f"{info.name:<{width}}  ", indent=indent)
     for option in info.options:
         default = "must be given" if option.default is None else f"default {option.default}"
         print_wrapped(f"{option.name}: {option.type}, {default}", first=f"{indent}  ", indent=f"{indent}      ")

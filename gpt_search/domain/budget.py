@@ -12,8 +12,8 @@ class Budget:
     """Limits of a study; None means no limit. The reference (trial 0) is not charged.
 
     trials: proposals started. builds: engines built, build-only probes included.
-    seconds: the study's clock (wall time live, recorded cost in simulation); a trial that has
-        started when the time is up is finished.
+    seconds: the study's clock (live, the wall time since the reference has finished; in simulation,
+        the recorded cost); a trial that has started when the time is up is finished.
     """
 
     trials: int | None = None

@@ -19,7 +19,7 @@ _BLANKS = {"value": _NAN, "error": _NAN, "violation": _NAN, "fingerprint": -1}
 class History:
     """Finished trials in completion order, append-only, and the pending ones.
 
-    Arrays of n rows (views that stay valid; do not write to them); row 0 is the reference route:
+    Arrays of n rows (read-only views that stay valid); row 0 is the reference route:
     codes int16 (n, d); value float64, ms, NaN where none; error float64, ms, standard error, NaN
     where unknown; outcome int8, values of `Outcome`; until int8, values of `Phase`, how far the
     trial was asked to go; violation float64, NaN where not measured; fingerprint int32, numbered by
@@ -67,6 +67,9 @@ class History:
             c["trial"],
         )
         self._route = c["route"]
+        # What is handed out: slices of a read-only view are read-only, and cost nothing more.
+        self._codes_out = _read_only(self._codes)
+        self._out = {name: _read_only(column) for name, column in c.items()}
 
     # -- what strategies read ---------------------------------------------------------------
     def __len__(self) -> int:
@@ -86,47 +89,47 @@ class History:
     @property
     def codes(self) -> Codes:
         """int16 (n, d)."""
-        return self._codes[: self._n]
+        return self._codes_out[: self._n]
 
     @property
     def value(self) -> NDArray[np.float64]:
         """Latency in ms, float64 (n,), NaN where none."""
-        return self._value[: self._n]
+        return self._out["value"][: self._n]
 
     @property
     def error(self) -> NDArray[np.float64]:
         """Standard error of `value` in ms, float64 (n,), NaN where unknown."""
-        return self._error[: self._n]
+        return self._out["error"][: self._n]
 
     @property
     def violation(self) -> NDArray[np.float64]:
         """Largest (loss - tolerance), float64 (n,), feasible when < 0, NaN where not measured."""
-        return self._violation[: self._n]
+        return self._out["violation"][: self._n]
 
     @property
     def outcome(self) -> NDArray[np.int8]:
         """int8 (n,), values of `Outcome`."""
-        return self._outcome[: self._n]
+        return self._out["outcome"][: self._n]
 
     @property
     def until(self) -> NDArray[np.int8]:
         """int8 (n,), values of `Phase`: how far each trial was asked to go."""
-        return self._until[: self._n]
+        return self._out["until"][: self._n]
 
     @property
     def fingerprint(self) -> NDArray[np.int32]:
         """int32 (n,): engines numbered by first appearance, -1 where none."""
-        return self._fingerprint[: self._n]
+        return self._out["fingerprint"][: self._n]
 
     @property
     def trial(self) -> NDArray[np.int32]:
         """int32 (n,): trial numbers, in completion order."""
-        return self._trial[: self._n]
+        return self._out["trial"][: self._n]
 
     @property
     def route(self) -> NDArray[np.int32]:
         """int32 (n,): distinct routes numbered by first appearance."""
-        return self._route[: self._n]
+        return self._out["route"][: self._n]
 
     @property
     def n_routes(self) -> int:
@@ -142,7 +145,7 @@ class History:
     def cost(self, phase: str) -> NDArray[np.float64]:
         """Seconds spent in that phase by each trial, float64 (n,), 0 where none."""
         column = self._cost.get(phase)
-        return np.zeros(self._n) if column is None else column[: self._n]
+        return np.zeros(self._n) if column is None else _read_only(column[: self._n])
 
     @property
     def phases_of_cost(self) -> tuple[str, ...]:
@@ -270,3 +273,9 @@ class History:
         """Number of rows by outcome name."""
         counts = np.bincount(self.outcome, minlength=len(Outcome))
         return {o.name: int(counts[o]) for o in Outcome if counts[o]}
+
+
+def _read_only(array: NDArray[Any]) -> NDArray[Any]:
+    view = array.view()
+    view.flags.writeable = False
+    return view

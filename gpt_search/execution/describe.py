@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpt_search.backends.base import Fingerprints
-from gpt_search.backends.registry import availability
+from gpt_search.backends.registry import availability, file_of
+from gpt_search.domain.digest import digest_of_file
 from gpt_search.domain.errors import InputError
 from gpt_search.domain.knob import KnobDatabase
 from gpt_search.execution.environment import environment
@@ -17,11 +18,15 @@ _TIMEOUT_S = 120.0
 
 @dataclass(frozen=True)
 class Description:
-    """database: the installed compiler's knobs. environment: what must be equal for records to be comparable."""
+    """database: the installed compiler's knobs. environment: what must be equal for records to be comparable.
+
+    own_workload: whether the backend has a form of model of its own, and the method `own_workload` that reads it.
+    """
 
     database: KnobDatabase
     environment: Mapping[str, str]
     fingerprint: Fingerprints
+    own_workload: bool = False
 
 
 def describe_backend(name: str) -> Description:
@@ -36,8 +41,12 @@ def describe_backend(name: str) -> Description:
     except WorkerFailed as error:
         words = " ".join(error.message.split())
         raise InputError(f"the backend {name!r} cannot be used here: {words}") from None
+    facts = dict(ready["environment"])
+    if (file := file_of(name)) is not None:  # a compiler's version says nothing about the code that calls it
+        facts["backend_file"] = digest_of_file(file)
     return Description(
         KnobDatabase.from_json(answer.fields["database"]),
-        environment(ready["environment"]),
+        environment(facts),
         Fingerprints[ready["fingerprint"]],
+        ready["own_workload"],
     )

@@ -9,6 +9,7 @@ that is over the limit the proportional share (PSS), so that shared pages count 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import select
@@ -374,15 +375,19 @@ class Worker:
         return os.pread(self._log.fileno(), 8192, start).decode(errors="replace")
 
     def _trim_log(self) -> None:
-        size = os.fstat(self._log.fileno()).st_size
-        if size > _LOG_LIMIT:
+        """Before a request: what was printed up to here belongs to earlier ones."""
+        self._bound_log()
+        self._log_start = os.fstat(self._log.fileno()).st_size
+
+    def _bound_log(self) -> None:
+        """Empties a log over its limit, also in the middle of a request: a compiler may print without end."""
+        if os.fstat(self._log.fileno()).st_size > _LOG_LIMIT:
             os.ftruncate(self._log.fileno(), 0)  # both sides append, so nothing is left with a hole
-            size = 0
-        self._log_start = size
+            self._log_start = 0
 
 
 class _Watch:
-    """Called while an answer is awaited: deadline, memory of the tree, death without a closed channel."""
+    """Called while an answer is awaited: deadline, memory of the tree, size of the log, unnoticed death."""
 
     def __init__(self, worker: Worker, timeout_s: float | None, phase: str) -> None:
         self._worker, self._timeout_s, self._phase = worker, timeout_s, phase
@@ -396,6 +401,7 @@ class _Watch:
         if now < self._next:
             return
         self._next = now + _WATCH_S
+        worker._bound_log()
         # A process that the worker forked may hold the channel open beyond the worker's death.
         if worker._read_life(0) is not None or worker._dead is not None:
             raise ChannelClosed
@@ -413,7 +419,10 @@ class _Watch:
 
 def _open_log(folder: Path | None) -> tuple[BinaryIO, Path | None]:
     if folder is None:
-        return tempfile.TemporaryFile("a+b", buffering=0), None
+        unnamed: BinaryIO = tempfile.TemporaryFile("a+b", buffering=0)  # noqa: SIM115  (the caller closes it)
+        # Its mode does not make it an appending file, and a truncated log would begin with a hole.
+        fcntl.fcntl(unnamed, fcntl.F_SETFL, fcntl.fcntl(unnamed, fcntl.F_GETFL) | os.O_APPEND)
+        return unnamed, None
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"worker-{os.getpid()}-{next(_numbers)}.log"
     return path.open("a+b", buffering=0), path

@@ -66,6 +66,7 @@ SCHEMA: dict[str, dict[str, type | tuple[type, ...]]] = {
         "metrics": list,
         "environment": dict,
         "device_id": str,
+        "own_workload": bool,
     },
     "described": {"database": str},
     "built": {"fingerprint": _OPTIONAL_TEXT, "memory_bytes": _OPTIONAL_INT, "seconds": _NUMBER},

@@ -51,6 +51,8 @@ CHANNEL_VARIABLE = "GPT_SEARCH_CHANNEL"
 INPUT = "INPUT"
 """The outcome that an error answer names when the error is the user's to fix (InputError)."""
 
+_MESSAGE_LIMIT = 100_000
+
 
 def outcome_of(error: BaseException) -> str:
     """The outcome that an exception inside the worker stands for: a member name of Outcome, or INPUT."""
@@ -93,8 +95,11 @@ class Server:
             try:
                 answer = self._handlers[request.kind](request)
             except Exception as error:
-                traceback.print_exc()  # to the log; the answer carries the message only
+                # To the log; the answer carries the message only. Cut: a message may be a dump of many megabytes.
+                sys.stderr.write(traceback.format_exc()[-_MESSAGE_LIMIT:])
                 text = str(error) if isinstance(error, BuildError | InputError) else f"{type(error).__name__}: {error}"
+                if len(text) > _MESSAGE_LIMIT:
+                    text = f"{text[:_MESSAGE_LIMIT]}... ({len(text)} characters in all)"
                 outcome = outcome_of(error)
                 # What the compiler refused in good order leaves a healthy process; of the rest nobody knows.
                 healthy = outcome in (Outcome.BUILD_ERROR.name, INPUT) or hasattr(error, "outcome")
@@ -130,6 +135,7 @@ class Server:
                 "metrics": list(can.metrics),
                 "environment": {str(k): str(v) for k, v in backend.environment().items()},
                 "device_id": str(getattr(backend, "device_id", "cpu")),
+                "own_workload": hasattr(backend, "own_workload"),
             },
         )
 

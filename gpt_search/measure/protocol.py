@@ -15,7 +15,9 @@ class Protocol:
     """How one route is timed against the reference; part of a record's key.
 
     round_seconds: how long one side of a paired round runs (s), at least 0.01.
-    min_rounds, max_rounds: fewest rounds before any decision (at least 3), and the most.
+    min_rounds, max_rounds: fewest rounds of a route in a search before any decision (at least 3), and the most.
+    build_rounds: rounds of each pair of fresh builds (at least 3), all of them used: more builds tell more than
+        more rounds of one, since builds differ.
     warmup_seconds: shortest warm-up before the first round (s); it goes on until the samples are
         steady (`measure.sampling.is_steady`), at most warmup_limit_seconds.
     target_error: standard error of the log-ratio, which is a relative error, at which sampling stops
@@ -28,6 +30,7 @@ class Protocol:
     round_seconds: float = 0.02
     min_rounds: int = 5
     max_rounds: int = 60
+    build_rounds: int = 15
     warmup_seconds: float = 0.3
     warmup_limit_seconds: float = 2.0
     target_error: float = 0.01
@@ -40,6 +43,7 @@ class Protocol:
             ("round_seconds", 0.01),
             ("min_rounds", 3),
             ("max_rounds", self.min_rounds),
+            ("build_rounds", 3),
             ("warmup_seconds", 0.0),
             ("warmup_limit_seconds", self.warmup_seconds),
             ("target_error", 0.0),

@@ -137,7 +137,7 @@ class _Run:
     def _stage_1(self, nominees: Sequence[Nominee]) -> dict[int, list[Evaluation]]:
         order = [n for n in nominees for _ in range(STAGE_1_REBUILDS)]
         found: dict[int, list[Evaluation]] = {n.trial: [] for n in nominees}
-        for i in Streams(self.prepared.seed).trial(self.number, "confirm").permutation(len(order)).tolist():
+        for i in Streams(seed_from(self.prepared.seed, "confirm")).trial(self.number).permutation(len(order)).tolist():
             nominee = order[i]
             found[nominee.trial].append(self._rebuild(nominee, 1, i))
         return found

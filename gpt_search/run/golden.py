@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,13 @@ from typing import Any
 from gpt_search.accuracy.golden import (
     DEFAULT_ENGINE,
     FILES,
+    ONNXRUNTIME_FP32,
     golden_digest,
     load_golden,
     read_user_golden,
     save_golden,
 )
+from gpt_search.accuracy.user_golden import check_finite
 from gpt_search.backends.base import BuildOptions
 from gpt_search.domain.digest import digest_of, digest_of_file
 from gpt_search.domain.errors import InputError
@@ -22,6 +25,7 @@ from gpt_search.domain.workload import GoldenPair
 from gpt_search.execution.engines import infer_with
 from gpt_search.execution.launcher import WorkerFailed
 from gpt_search.run.config import TuneConfig
+from gpt_search.workloads.inspect import external_files
 from gpt_search.workloads.model import Model
 from gpt_search.workloads.reference import make_inputs, make_reference_pairs
 
@@ -39,12 +43,20 @@ class Golden:
     kind: str
 
 
-def prepare_golden(config: TuneConfig, model: Model, folder: Path, reference: Route) -> Golden:
+def prepare_golden(
+    config: TuneConfig, model: Model, folder: Path, reference: Route, backend: str, environment: Mapping[str, str]
+) -> Golden:
     """The golden file for a run, made in `folder` unless an equal one is there.
 
+    backend: its name with absolute paths. environment: what the outputs of the default engine depend on.
     Raises InputError when the user's golden data, or the model that makes them, are not usable.
     """
     kind = OWN if model.golden is not None else config.reference
+    if kind == OWN and (config.golden is not None or config.reference != ONNXRUNTIME_FP32):
+        raise InputError(
+            f"the backend {config.backend.partition(':')[0]!r} brings golden data of its own; leave --reference and "
+            "--golden out"
+        )
     if kind == FILES:
         assert config.golden is not None
         pairs = read_user_golden(config.golden, model.inputs, model.outputs)
@@ -53,27 +65,37 @@ def prepare_golden(config: TuneConfig, model: Model, folder: Path, reference: Ro
     if model.golden is not None:
         return Golden(_saved(folder, model.golden(config.pairs), info), kind)
     if kind == DEFAULT_ENGINE:
-        info |= {"backend": config.backend, "route": str(reference)}
+        info |= {"backend": backend, "route": str(reference)}
+        info |= {"options": dict(config.options), "environment": dict(environment)}
     elif config.golden is not None:
         if not config.golden.is_file():
             raise InputError(f"--golden {config.golden}: there is no such float32 model file")
-        info["float32"] = digest_of_file(config.golden)
+        files = [config.golden, *external_files(config.golden)]
+        info["float32"] = [digest_of_file(file) for file in files]
     path = _path(folder, info)
     if path.is_file() and load_golden(path)[1] == info:
-        return Golden(path, kind)
+        return Golden(path.absolute(), kind)
     if kind == DEFAULT_ENGINE:
-        pairs = _from_default_engine(config, model, reference)
+        pairs = _from_default_engine(config, model, reference, backend)
     else:
         pairs = make_reference_pairs(model.workload, INPUT_SEED, config.pairs, config.golden)
+    for number, pair in enumerate(pairs):
+        try:
+            check_finite(pair.outputs, f"--reference {kind}, golden pair {number}")
+        except InputError as error:
+            raise InputError(
+                f"{error}; declare the range of an input in the model's metadata (gpt_search.range.INPUT: "
+                '"low,high"), or bring golden data with --reference files'
+            ) from None
     return Golden(_saved(folder, pairs, info), kind)
 
 
-def _from_default_engine(config: TuneConfig, model: Model, reference: Route) -> list[GoldenPair]:
+def _from_default_engine(config: TuneConfig, model: Model, reference: Route, backend: str) -> list[GoldenPair]:
     """The outputs of the engine that the compiler builds by default, on seeded inputs."""
     inputs = make_inputs(model.workload, INPUT_SEED, config.pairs)
     try:
         outputs = infer_with(
-            config.backend,
+            backend,
             model.workload,
             reference,
             inputs,

@@ -146,7 +146,7 @@ def _stored_spread(store: StudyStore, prepared: Prepared) -> float | None:
     floor = find_floor(store.location, floor_key(prepared))
     if floor is None:
         return None
-    samples = prepared.protocol.max_rounds / int(floor["min_rounds"])
+    samples = prepared.protocol.build_rounds / int(floor["min_rounds"])
     return math.sqrt(Components.from_json(floor["components"]).of_mean(1, 1, samples))
 
 

@@ -155,7 +155,7 @@ def measure_noise(
         processes=processes,
         rounds=rounds,
         min_rounds=few,
-        confirm_samples=prepared.protocol.max_rounds / few,
+        confirm_samples=prepared.protocol.build_rounds / few,
         components=variance_components([[_samples(p.rounds, few) for p in rebuild] for rebuild in timed]),
         costs=Costs(
             build_s,

@@ -19,7 +19,7 @@ from gpt_search.run.setup import Prepared
 
 def every_round(protocol: Protocol) -> Protocol:
     """The protocol without stopping early: racing would leave the slow builds with fewer rounds."""
-    return replace(protocol, min_rounds=protocol.max_rounds)
+    return replace(protocol, min_rounds=protocol.build_rounds, max_rounds=protocol.build_rounds)
 
 
 def rebuild_pair(

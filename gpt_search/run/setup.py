@@ -14,6 +14,7 @@ from typing import Any
 from gpt_search.accuracy.gate import Tolerances, check_outputs, parse_tolerances
 from gpt_search.accuracy.golden import golden_digest
 from gpt_search.backends.base import BuildOptions
+from gpt_search.backends.registry import absolute_name
 from gpt_search.domain.errors import InputError
 from gpt_search.domain.expression import parse_expression
 from gpt_search.domain.space import SearchSpace
@@ -23,7 +24,7 @@ from gpt_search.execution.evaluator import Evaluator, EvaluatorSettings
 from gpt_search.measure.protocol import Protocol
 from gpt_search.run.config import TuneConfig
 from gpt_search.run.golden import prepare_golden
-from gpt_search.search.discovery import load_strategy
+from gpt_search.search.discovery import load_strategy, relative_file
 from gpt_search.search.strategy import Strategy
 from gpt_search.store.location import locate
 from gpt_search.store.settings import StudySettings
@@ -32,10 +33,14 @@ from gpt_search.workloads.model import describe_model
 
 @dataclass(frozen=True)
 class Prepared:
-    """Everything that a study needs and that must not change while it lasts."""
+    """Everything that a study needs and that must not change while it lasts.
+
+    strategy_folder: where a strategy file with a relative path lies, None for every other strategy.
+    """
 
     space: SearchSpace
     strategy: Strategy
+    strategy_folder: Path | None
     description: Description
     workload: Workload
     golden: Path
@@ -65,10 +70,12 @@ class Prepared:
                     "defaults": database.defaults,
                 },
                 "environment": self.description.environment,
+                "fingerprint": self.description.fingerprint.name,
                 "protocol": self.protocol.to_json(),
                 "strategy": {
                     "spec": strategy_spec(self.strategy),
-                    "source": getattr(self.strategy, "source_digest", None),
+                    "digest": getattr(self.strategy, "source_digest", None),
+                    "path": None if self.strategy_folder is None else str(self.strategy_folder),
                 },
                 "seed": self.seed,
                 "options": dict(self.options),
@@ -114,18 +121,22 @@ def prepare(config: TuneConfig) -> Prepared:
     Cheap checks come first, so that a typo does not wait for a model to run.
     """
     strategy = load_strategy(config.strategy)
+    backend = absolute_name(config.backend)
     tolerances = parse_tolerances(config.tolerances, config.metric)
     location = locate(config.storage)
     location.check(must_exist=False)
-    description = describe_backend(config.backend)
+    description = describe_backend(backend)
     space = parse_expression(config.knobs, description.database, strict=config.strict_trtexec)
-    model = describe_model(config.backend, config.model, config.shapes)
+    model = describe_model(backend, config.model, config.shapes, description.own_workload)
     if model.outputs is not None:
         check_outputs(tolerances, list(model.outputs))
-    golden = prepare_golden(config, model, location.records / "golden", space.reference)
+    golden = prepare_golden(
+        config, model, location.records / "golden", space.reference, backend, description.environment
+    )
     return Prepared(
         space=space,
         strategy=strategy,
+        strategy_folder=Path.cwd() if relative_file(config.strategy) else None,
         description=description,
         workload=model.workload,
         golden=golden.path,
@@ -133,7 +144,7 @@ def prepare(config: TuneConfig) -> Prepared:
         tolerances=tolerances,
         protocol=config.protocol,
         seed=config.seed,
-        backend=config.backend,
+        backend=backend,
         options=config.options,
         timeout_build_s=config.timeout_build_s,
         timeout_run_s=config.timeout_run_s,
@@ -159,9 +170,11 @@ def prepare_stored(stored: StudySettings, space: SearchSpace) -> Prepared:
             "with the options of the first run, which makes it again"
         )
     limits: Mapping[str, Any] = stored["limits"]
+    folder = stored["strategy"].get("path")
     return Prepared(
         space=space,
-        strategy=load_strategy(stored["strategy"]["spec"]),
+        strategy=load_strategy(stored["strategy"]["spec"], folder),
+        strategy_folder=None if folder is None else Path(folder),
         description=describe_backend(stored["backend"]),
         workload=workload,
         golden=golden,

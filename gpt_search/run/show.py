@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from gpt_search.accuracy.gate import Tolerances
+from gpt_search.backends.base import Fingerprints
 from gpt_search.domain.errors import InputError
 from gpt_search.domain.history import History
 from gpt_search.domain.outcome import Phase
@@ -14,7 +15,7 @@ from gpt_search.domain.route import Route
 from gpt_search.run.noise import FACT, stored_noise
 from gpt_search.run.result import Nominee, StudySummary, worst_of
 from gpt_search.search.discovery import load_strategy
-from gpt_search.search.strategy import Strategy, recommend, recommended_rows
+from gpt_search.search.strategy import Strategy, pooled, recommend, recommended_rows
 from gpt_search.store.study import Restored, StudyStore
 
 DEFAULT_TOP = 3
@@ -79,6 +80,7 @@ def nominate(
 ) -> list[Nominee]:
     """The best `top` routes, best first, one per engine; the reference among them where it belongs.
 
+    Equal fingerprints count as one engine only where the backend's are exact.
     strategy: whose `recommend` counts; by default the stored one, or the common rule when that
     cannot be loaded any more (a file that is gone).
     """
@@ -89,24 +91,32 @@ def nominate(
     reference_ms = float(history.value[0])
     defaults = dict(store.settings["database"]["defaults"])
     found: list[Nominee] = []
+    exact = store.settings.get("fingerprint") == Fingerprints.EXACT.name
     engines: set[str] = set()
+    timings = {int(history.route[row]): (value, error) for row, value, error in zip(*pooled(history), strict=True)}
     for row in rows:
         evaluation, codes = restored.rows[row].evaluation, restored.rows[row].codes
         if restored.rows[row].until is not Phase.TIME or evaluation.latency_ms is None:
             continue
-        if evaluation.fingerprint is not None:
-            if evaluation.fingerprint in engines:
+        if exact and evaluation.fingerprint is not None:
+            # A route that gives the reference's engine is no news, whatever its own timing says.
+            same = evaluation.fingerprint == restored.rows[0].evaluation.fingerprint
+            if evaluation.fingerprint in engines or (same and history.route[row] != history.route[0]):
                 continue
             engines.add(evaluation.fingerprint)
+        latency_ms, ratio_error = evaluation.latency_ms, evaluation.log_ratio_error
+        if len(history.rows_of(codes)) > 1 and (pool := timings.get(int(history.route[row]))) is not None:
+            # Timed more than once: all of its samples count, as they did when it was recommended.
+            latency_ms, ratio_error = float(pool[0]), float(pool[1] / pool[0])
         route: Route = store.space.route(codes)
         found.append(
             Nominee(
                 trial=restored.rows[row].trial,
                 route=str(route),
                 changes=str(route.changes(defaults)),
-                latency_ms=evaluation.latency_ms,
-                ratio=evaluation.latency_ms / reference_ms,
-                ratio_error=evaluation.log_ratio_error if evaluation.log_ratio_error is not None else math.nan,
+                latency_ms=latency_ms,
+                ratio=latency_ms / reference_ms,
+                ratio_error=ratio_error if ratio_error is not None else math.nan,
                 worst=worst_of(evaluation, tolerances),
                 fingerprint=evaluation.fingerprint,
             )
@@ -120,7 +130,7 @@ def _recommended(store: StudyStore, history: History, strategy: Strategy | None)
     # All of them: several routes may stand for one engine, and only one of those is nominated.
     if strategy is None:
         try:
-            strategy = load_strategy(store.settings["strategy"]["spec"])
+            strategy = load_strategy(store.settings["strategy"]["spec"], store.settings["strategy"].get("path"))
         except InputError:
             return recommend(history, len(history))
     return recommended_rows(strategy, history, len(history))

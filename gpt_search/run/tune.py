@@ -122,11 +122,12 @@ def _run(
     restored = store.restore()
     if store.attr("end") is not None:
         store.set_attr("end", None)  # a larger budget: while it runs, and after a kill, the study has not ended
-    began = time.monotonic()
+    # The reference is not charged: the study's clock starts when it has finished.
+    began = time.monotonic() if restored.rows else None
     at_start = len(restored.rows)
 
     def clock() -> float:
-        return restored.clock_s + time.monotonic() - began
+        return restored.clock_s + (0.0 if began is None else time.monotonic() - began)
 
     history, known = History(prepared.space), _Known(Field(prepared.protocol))
     evaluations: dict[int, Evaluation] = {}
@@ -136,9 +137,10 @@ def _run(
 
         def learn(trial: int, until: Phase, found: Evaluation) -> None:
             known.learn(trial, found)
-            if trial == 0 and found.latency_ms is not None:
+            if trial == 0:
                 evaluator.reference_latency_ms = found.latency_ms
-                history.noise = settle_noise(store, prepared, found, fresh=at_start <= 1)
+                if found.latency_ms is not None:
+                    history.noise = settle_noise(store, prepared, found, fresh=at_start <= 1)
 
         for row in restored.rows:
             history.append(row.trial, row.codes, row.evaluation.observation(), row.until)
@@ -150,8 +152,9 @@ def _run(
                 found = evaluator.evaluate_reference(seed=seed)
             else:
                 route = prepared.space.route(trial.codes)
-                # A route that is proposed again is to be timed again; a new one may be an engine that was.
-                engines = nothing_known if history.rows_of(trial.codes) else known.by_fingerprint.get
+                # A route that was timed is to be timed again; any other one may be an engine that was.
+                timed = any(not math.isnan(history.value[row]) for row in history.rows_of(trial.codes))
+                engines = nothing_known if timed else known.by_fingerprint.get
                 found = evaluator.evaluate(route, trial.until, known.race.best, engines, seed, trial.number)
             evaluations[trial.number] = found
             return found.observation()
@@ -163,7 +166,10 @@ def _run(
             store.finish(trial.number, evaluations[trial.number], clock())
 
         def on_learnt(trial: Trial, _: Observation) -> None:
+            nonlocal began
             found = evaluations.pop(trial.number)
+            if trial.number == 0:
+                began = time.monotonic()
             learn(trial.number, trial.until, found)
             if progress is not None:
                 progress(_status(history, budget, clock(), trial.number, found, restored.clock_s, at_start))

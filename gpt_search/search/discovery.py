@@ -46,11 +46,12 @@ class StrategyInfo(NamedTuple):
     problem: str | None = None
 
 
-def load_strategy(spec: str) -> Strategy:
+def load_strategy(spec: str, folder: str | Path | None = None) -> Strategy:
     """Makes a strategy from its spec.
 
     spec: `name`, `name:option=value,option=value`, `file.py:Class` or `file.py:Class:option=value`.
         Options are keyword parameters of the class.
+    folder: where a relative file is looked for; by default the working directory.
 
     The strategy carries `spec` (the canonical text: options that are not at their default, sorted) and
     `source_digest` (SHA-256 of the file's bytes), so that a resumed study can tell that it changed.
@@ -59,7 +60,7 @@ def load_strategy(spec: str) -> Strategy:
     """
     file, name, options = _split(spec)
     if file is not None:
-        cls, digest = _class_in(Path(file), name or None)
+        cls, digest = _class_in(Path(folder or "") / file, name or None)
         base = f"{file}:{cls.__name__}"
     else:
         cls, digest = _named(name)
@@ -76,15 +77,28 @@ def load_strategy(spec: str) -> Strategy:
     return strategy  # type: ignore[no-any-return]
 
 
+def relative_file(spec: str) -> bool:
+    """True when a spec names a file by a path that depends on the working directory."""
+    file = _split(spec)[0]
+    return file is not None and not Path(file).is_absolute()
+
+
 def strategy_names() -> list[str]:
     """The names that `load_strategy` knows, sorted. Imports no strategy."""
     return sorted({*_files(), *_entry_points()})
 
 
 def strategy_info(name: str | None = None) -> list[StrategyInfo]:
-    """What is known of one strategy, or of all, sorted by name. Raises InputError for an unknown name."""
+    """What is known of one strategy, or of all, sorted by name.
+
+    name: a spec without options: a known name, `file.py` or `file.py:Class`. Raises InputError for an unknown one.
+    """
     if name is not None:
-        return [_describe(name, _named(name)[0])]
+        file, word, options = _split(name)
+        if options:
+            raise InputError(f"{name!r} sets options; leave them out to see which ones there are")
+        cls = _named(word)[0] if file is None else _class_in(Path(file), word or None)[0]
+        return [_describe(word if file is None else f"{file}:{cls.__name__}", cls)]
     found = []
     for each in strategy_names():
         try:
@@ -275,4 +289,4 @@ def _source(docstring: str) -> str | None:
     return None
 
 
-__all__ = ["Option", "StrategyInfo", "folder", "load_strategy", "strategy_info", "strategy_names"]
+__all__ = ["Option", "StrategyInfo", "folder", "load_strategy", "relative_file", "strategy_info", "strategy_names"]

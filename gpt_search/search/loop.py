@@ -16,7 +16,7 @@ from gpt_search.domain.history import History
 from gpt_search.domain.outcome import Observation, Phase
 from gpt_search.domain.space import Codes, SearchSpace
 from gpt_search.domain.streams import Streams
-from gpt_search.search.strategy import Proposal, Strategy
+from gpt_search.search.strategy import Proposal, Strategy, blamed
 
 
 class Trial(NamedTuple):
@@ -66,8 +66,8 @@ def run_loop(
     the calling thread, in order. clock: seconds charged so far; by default the recorded cost of the
     finished trials.
 
-    Raises StrategyError when a proposal is not a route of the space or is pending, and whatever
-    `evaluate` or the callbacks raise. KeyboardInterrupt passes through at once, without waiting for
+    Raises StrategyError when the strategy fails, or a proposal is not a route of the space or is pending, and
+    whatever `evaluate` or the callbacks raise. KeyboardInterrupt passes through at once, without waiting for
     running evaluations; their trials stay pending, and it is the caller's to stop them.
     """
     seconds = clock if clock is not None else lambda: history.total_cost_s
@@ -98,12 +98,13 @@ def run_loop(
             ended = End.SPACE
             return None
         began = perf_counter()
-        proposal = strategy.propose(space, history, streams)
+        with blamed(strategy, "propose"):
+            proposal = strategy.propose(space, history, streams)
         took = perf_counter() - began
         if proposal is None:
             ended = End.STRATEGY
             return None
-        codes = _checked(proposal, space, history, strategy)
+        codes = checked_codes(proposal, space, history, strategy)
         return Trial(number, codes, proposal.until, took)
 
     def start(trial: Trial) -> None:
@@ -146,10 +147,17 @@ def run_loop(
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _checked(proposal: Proposal, space: SearchSpace, history: History, strategy: Strategy) -> Codes:
+def checked_codes(proposal: object, space: SearchSpace, history: History, strategy: Strategy) -> Codes:
+    """The codes of a proposal, int16 (d,), copied: the strategy may go on writing into its array.
+
+    Raises StrategyError when it is no Proposal, no route of the space, goes to no phase, or is pending.
+    """
     who = type(strategy).__name__
     if not isinstance(proposal, Proposal):  # a third party's strategy may be untyped
         raise StrategyError(f"strategy {who} proposed {type(proposal).__name__}, expected a Proposal or None")
+    if not isinstance(proposal.until, Phase):
+        allowed = ", ".join(f"Phase.{phase.name}" for phase in Phase)
+        raise StrategyError(f"strategy {who} proposed to go until {proposal.until!r}, expected one of {allowed}")
     codes = proposal.codes
     if not space.holds(codes):
         try:
@@ -158,5 +166,4 @@ def _checked(proposal: Proposal, space: SearchSpace, history: History, strategy:
             raise StrategyError(f"strategy {who}: {error}") from None
     if history.n_pending and history.is_pending(codes):
         raise StrategyError(f"strategy {who} proposed a route that is pending; skip routes that history.contains()")
-    # The strategy may go on writing into its array: the history keeps its own.
     return codes.copy()

@@ -17,12 +17,13 @@ from optuna.storages import BaseStorage
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from gpt_search.domain.errors import InputError, StrategyError
+from gpt_search.domain.errors import InputError
 from gpt_search.domain.history import History
 from gpt_search.domain.outcome import Observation, Outcome, Phase
 from gpt_search.domain.space import Codes, SearchSpace
 from gpt_search.domain.streams import Streams
-from gpt_search.search.strategy import Proposal, Strategy
+from gpt_search.search.loop import checked_codes
+from gpt_search.search.strategy import Strategy, blamed
 from gpt_search.search.untried import uniform_untried
 
 _ROUTE = "gpt_search:route"
@@ -128,9 +129,10 @@ class StrategySampler(BaseSampler):
                 f"{_OUTCOMES[int(history.outcome[0])].explanation}; "
                 "it must be measurable before others can be compared with it"
             )
-        proposal = self._strategy.propose(space, history, self._streams)
+        with blamed(self._strategy, "propose"):
+            proposal = self._strategy.propose(space, history, self._streams)
         if proposal is not None:
-            return self._checked(proposal, history)
+            return checked_codes(proposal, space, history, self._strategy)
         if any(number in view.asked for number in history.pending_trials):
             return self._any_untried(history, trial)
         try:
@@ -145,18 +147,6 @@ class StrategySampler(BaseSampler):
             return uniform_untried(self._space, history, self._streams.trial(trial.number, "untried"))
         except ValueError:
             return self._space.default
-
-    def _checked(self, proposal: object, history: History) -> Codes:
-        who = type(self._strategy).__name__
-        if not isinstance(proposal, Proposal):
-            raise StrategyError(f"strategy {who} proposed {type(proposal).__name__}, expected a Proposal or None")
-        try:
-            codes = self._space.check(proposal.codes)
-        except InputError as error:
-            raise StrategyError(f"strategy {who}: {error}") from None
-        if history.is_pending(codes):
-            raise StrategyError(f"strategy {who} proposed a route that is pending; skip routes that history.contains()")
-        return codes
 
 
 class _View:

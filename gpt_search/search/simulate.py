@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ from gpt_search.domain.budget import Budget
 from gpt_search.domain.history import History
 from gpt_search.domain.outcome import Observation, Outcome, Phase
 from gpt_search.domain.space import Codes, SearchSpace
-from gpt_search.domain.streams import Streams
+from gpt_search.domain.streams import Streams, seed_from
 from gpt_search.search.loop import End, Trial, run_loop
 from gpt_search.search.strategy import Strategy, recommended_rows
 
@@ -71,7 +72,8 @@ def simulate(
     trials, builds, seconds: the budget; seconds are those that `measure` reports as cost.
     noise: relative standard deviation of one value, as a live study measures it, or None.
 
-    Raises StrategyError when the strategy breaks its contract, and what `measure` raises.
+    Raises StrategyError when the strategy breaks its contract, ValueError for a feasible route whose
+    latency is not positive and finite, and what `measure` raises.
     """
     if isinstance(strategy, str):
         from gpt_search.search.discovery import load_strategy
@@ -81,12 +83,19 @@ def simulate(
         chosen = strategy
     history = History(space, noise)
     streams = Streams(seed)
-    noise_of = Streams(seed).trial
+    # A seed of its own: no purpose that a strategy may name gives it the numbers of the noise.
+    noise_of = Streams(seed_from(seed, "measure")).trial
     proposal_s: list[float] = []
 
     def evaluate(trial: Trial) -> Observation:
         proposal_s.append(trial.proposal_s)
-        return measure(trial.codes, noise_of(trial.number, "measure"), trial.until)
+        found = measure(trial.codes, noise_of(trial.number), trial.until)
+        value = found.latency_ms
+        if found.outcome is Outcome.OK and value is not None and (value <= 0 or value == math.inf):
+            raise ValueError(
+                f"measure gave trial {trial.number} the latency {value} ms; it must be positive and finite"
+            )
+        return found
 
     end = run_loop(space, chosen, history, streams, Budget(trials, builds, seconds), evaluate)
     rows = recommended_rows(chosen, history) if len(history) else []

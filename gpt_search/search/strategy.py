@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gpt_search.domain.errors import InputError, StrategyError
 from gpt_search.domain.history import History
 from gpt_search.domain.outcome import Outcome, Phase
 from gpt_search.domain.space import Codes, SearchSpace
@@ -102,7 +104,60 @@ def recommend(history: History, k: int = 1) -> list[int]:
 
 
 def recommended_rows(strategy: Strategy, history: History, k: int = 1) -> list[int]:
-    """What the study nominates: the strategy's own `recommend` where it has one, else `recommend`."""
+    """What the study nominates: the strategy's own `recommend` where it has one, else `recommend`. At most k rows.
+
+    Raises StrategyError when the strategy's own fails, or gives anything but distinct, feasible rows.
+    """
     own = getattr(strategy, "recommend", None)
-    rows = own(history, k) if own is not None else recommend(history, k)
-    return [int(r) for r in rows]
+    if own is None:
+        return recommend(history, k)
+    with blamed(strategy, "recommend"):
+        given = list(own(history, k))[:k]
+    who, feasible, rows = type(strategy).__name__, history.feasible, list[int]()
+    for row in given:
+        if not isinstance(row, int | np.integer) or isinstance(row, bool) or not 0 <= row < len(history):
+            raise StrategyError(
+                f"strategy {who} recommended {row!r}, expected a row of the history, 0 to {len(history) - 1}"
+            )
+        if row in rows:
+            raise StrategyError(f"strategy {who} recommended row {row} twice")
+        if not feasible[row]:
+            raise StrategyError(f"strategy {who} recommended row {row}, which history.feasible says may not win")
+        rows.append(int(row))
+    return rows
+
+
+class blamed:
+    """Around calls of a strategy's method: what goes wrong in there is said to be the strategy's, with the line.
+
+    Raises StrategyError in place of any exception but InputError, StrategyError and KeyboardInterrupt.
+    """
+
+    __slots__ = ("_method", "_strategy")
+
+    def __init__(self, strategy: Strategy, method: str) -> None:
+        """The strategy, and the method's name for the message."""
+        self._strategy, self._method = strategy, method
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        # No generator: contextlib takes a RuntimeError caused by StopIteration for its own, and lets that one through.
+        if not isinstance(error, Exception | SystemExit) or isinstance(error, InputError | StrategyError):
+            return
+        raise StrategyError(
+            f"strategy {type(self._strategy).__name__} failed in {self._method}{_where(self._strategy, error)}: "
+            f"{type(error).__name__}: {' '.join(str(error).split()) or 'no message'}"
+        ) from error
+
+
+def _where(strategy: Strategy, error: BaseException) -> str:
+    """The last line of the strategy's own file in the traceback, for a message."""
+    file = getattr(sys.modules.get(type(strategy).__module__), "__file__", None)
+    found, traceback = "", error.__traceback__
+    while traceback is not None:
+        if file is not None and traceback.tb_frame.f_code.co_filename == file:
+            found = f" ({file}, line {traceback.tb_lineno})"
+        traceback = traceback.tb_next
+    return found

@@ -1,6 +1,7 @@
 """A study in its database and record file: its making, its settings, and small facts about it.
 
-A study is marked as made by its last attribute, so one whose making was cut short is made again.
+A study is marked as made by its last attribute, so one whose making was cut short is made again;
+before it is taken away it is marked as discarded, so that this too can be cut short.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 _FORMAT = 1
 _MARK = "gpt_search"
+_DISCARDED = "discarded"
 _SECTION = "gpt_search:"
 _FACT = "gpt_search_fact:"
 _MOST_DIFFERENCES = 8
@@ -130,7 +132,7 @@ class StoredStudy:
             return False
         attributes = self._storage.get_study_user_attrs(found)
         mark = attributes.get(_MARK)
-        if mark is None:
+        if mark is None or mark == _DISCARDED:
             return False
         if mark["format"] != _FORMAT:
             raise StorageError(
@@ -153,6 +155,10 @@ class StoredStudy:
         assert self._records is not None
         storage = self._storage
         found = find_study(storage, self.name)
+        if found is not None and storage.get_study_user_attrs(found).get(_MARK) == _DISCARDED:
+            with self._writing(), reading(self.location):  # killed while being discarded
+                self._remove(found, self._records)
+            found = None
         if found is not None:
             # Killed while being made: no mark, no trials, nothing but our sections. Anything else is not ours.
             foreign = [a for a in storage.get_study_user_attrs(found) if not a.startswith(_SECTION)]
@@ -295,9 +301,15 @@ class StoredStudy:
         if self._storage.get_n_trials(self._study_id) > 1:
             raise ValueError(f"study {self.name!r} has trials; it is not discarded")
         with self._writing():
-            self._storage.delete_study(self._study_id)
-            records.clear()
+            # One write decides, and whatever a kill leaves of the rest is removed when the name is used again.
+            self._storage.set_study_user_attr(self._study_id, _MARK, _DISCARDED)
+            self._remove(self._study_id, records)
         self.close()
+
+    def _remove(self, study_id: int, records: RecordFile) -> None:
+        """Takes a discarded study away, the records first: without their study nobody would know whose they are."""
+        records.clear()
+        self._storage.delete_study(study_id)
 
     def close(self) -> None:
         """Gives the study free for other processes; the store cannot be written afterwards."""

@@ -80,6 +80,8 @@ def inspect_model(
                 f"{did_you_mean(name, [i.name for i in inputs])} (inputs: {listing(i.name for i in inputs)})"
             )
     ranges = _ranges(model)
+    for each in inputs:
+        _check_input(each)
     symbolic = {i.name: _dimensions(i) for i in inputs}
     sizes = _sizes_by_name(symbolic, given)
     specs = []
@@ -90,12 +92,19 @@ def inspect_model(
     return Workload(model_path, {s.name: s.shape for s in specs}, tuple(external)), specs
 
 
-def output_specs(path: str | Path) -> dict[str, tuple[str, tuple[int | str | None, ...]]]:
+def output_specs(path: str | Path) -> dict[str, tuple[str, tuple[int | str | None, ...] | None]]:
     """The outputs of a model file: name -> (NumPy's type name, dimensions, a name or None where open).
+
+    Dimensions are None for an output whose rank the model does not tell.
 
     Raises InputError as `inspect_model`.
     """
-    return {o.name: (_dtype(o), _dimensions(o, "output")) for o in read_model(Path(path)).graph.output}
+    specs: dict[str, tuple[str, tuple[int | str | None, ...] | None]] = {}
+    for value in read_model(Path(path)).graph.output:
+        _check_tensor(value, "output")
+        ranked = value.type.tensor_type.HasField("shape")
+        specs[value.name] = (_dtype(value, "output"), _dimensions(value) if ranked else None)
+    return specs
 
 
 def read_model(path: Path) -> Any:
@@ -117,6 +126,12 @@ def read_model(path: Path) -> Any:
     if not model.graph.node or not model.opset_import:
         raise InputError(f"{path} is not an ONNX model, or is damaged: it holds no graph")
     return model
+
+
+def external_files(path: str | Path) -> list[Path]:
+    """The files with the external weights of a model file, sorted. Raises InputError as `inspect_model`."""
+    model_path = Path(path).absolute()
+    return _external_files(read_model(model_path), model_path)
 
 
 def _external_files(model: Any, model_path: Path) -> list[Path]:
@@ -146,17 +161,30 @@ def _external_files(model: Any, model_path: Path) -> list[Path]:
     return sorted(needed)
 
 
-def _dimensions(value: Any, side: str = "input") -> tuple[int | str | None, ...]:
-    kind = value.type
-    if not kind.HasField("tensor_type"):
+def _check_tensor(value: Any, side: str) -> None:
+    if not value.type.HasField("tensor_type"):
         raise InputError(
-            f"{side} {value.name!r} is not a tensor ({kind.WhichOneof('value')}); only tensors can be tuned"
+            f"{side} {value.name!r} is not a tensor ({value.type.WhichOneof('value')}); only tensors can be tuned"
         )
-    if not kind.tensor_type.HasField("shape"):
-        raise InputError(f"{side} {value.name!r} has no rank in the model; save the model with shapes for its {side}s")
+
+
+def _check_input(value: Any) -> None:
+    _check_tensor(value, "input")
+    kind = value.type.tensor_type
+    if not kind.HasField("shape"):
+        raise InputError(f"input {value.name!r} has no rank in the model; save the model with shapes for its inputs")
+    # Not an open dimension: the runtime takes a 0 at its word.
+    if any(d.HasField("dim_value") and d.dim_value == 0 for d in kind.shape.dim):
+        raise InputError(
+            f"input {value.name!r} has a dimension that is fixed at 0 in the model: an empty tensor, with which there "
+            "is nothing to time; save the model with a size, or a named dimension, in its place"
+        )
+
+
+def _dimensions(value: Any) -> tuple[int | str | None, ...]:
     return tuple(
         int(d.dim_value) if d.HasField("dim_value") and d.dim_value > 0 else (dimension_name(d))
-        for d in kind.tensor_type.shape.dim
+        for d in value.type.tensor_type.shape.dim
     )
 
 
@@ -209,7 +237,7 @@ def _shown(dims: Sequence[int | str | None]) -> str:
     return "x".join("?" if d is None else str(d) for d in dims) or "scalar"
 
 
-def _dtype(value: Any) -> str:
+def _dtype(value: Any, side: str = "input") -> str:
     import onnx
     from onnx import helper
 
@@ -219,7 +247,7 @@ def _dtype(value: Any) -> str:
     try:
         return str(helper.tensor_dtype_to_np_dtype(code).name)
     except (KeyError, ValueError):
-        raise InputError(f"input {value.name!r} has element type {code}, which NumPy does not know") from None
+        raise InputError(f"{side} {value.name!r} has element type {code}, which NumPy does not know") from None
 
 
 def _ranges(model: Any) -> dict[str, tuple[float, float]]:

@@ -12,7 +12,7 @@ from gpt_search.domain.errors import InputError
 from gpt_search.domain.workload import GoldenPair, Workload
 from gpt_search.workloads.inspect import inspect_model, output_specs
 
-Specs = Mapping[str, tuple[Any, Sequence[int | str | None]]]
+Specs = Mapping[str, tuple[Any, Sequence[int | str | None] | None]]
 
 
 @dataclass(frozen=True)
@@ -29,14 +29,15 @@ class Model:
     golden: Callable[[int], list[GoldenPair]] | None = None
 
 
-def describe_model(backend: str, path: Path, shapes: Mapping[str, Sequence[int]]) -> Model:
+def describe_model(backend: str, path: Path, shapes: Mapping[str, Sequence[int]], own_workload: bool = False) -> Model:
     """The model file as a workload of that backend; nothing is executed. Raises InputError.
 
-    A backend with the method `own_workload(path) -> (Workload, golden)` brings its own form of
-    model; every other one takes ONNX.
+    own_workload: whether the backend has the method `own_workload(path) -> (Workload, golden)`, with which it
+    brings its own form of model; every other one takes ONNX. Only such a backend is loaded into this process:
+    what a backend does to its process (folder, descriptors, output, forks) is a worker's matter.
     """
-    own = getattr(load_backend(backend), "own_workload", None)
-    if own is not None:
+    if own_workload:
+        own = load_backend(backend).own_workload  # type: ignore[attr-defined]
         if shapes:
             raise InputError(f"--shape has no meaning for the backend {backend.partition(':')[0]!r}; leave it out")
         workload, golden = own(path)

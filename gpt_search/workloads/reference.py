@@ -8,6 +8,7 @@ process of its own: `python -m gpt_search.workloads.reference MODEL PAIRS`.
 
 from __future__ import annotations
 
+import math
 import signal
 import subprocess
 import sys
@@ -28,6 +29,7 @@ from gpt_search.workloads.inspect import InputSpec, inspect_model, read_model
 _SAME_VALUES = frozenset(
     {"Cast", "Expand", "Flatten", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"}
 )
+_MANY = 1 << 24
 _INDEXED = frozenset({"Gather", "GatherElements"})
 
 
@@ -111,6 +113,19 @@ def draw_inputs(specs: list[InputSpec], ranges: Mapping[str, InputRange], rng: n
 
 
 def _draw(spec: InputSpec, among: InputRange, rng: np.random.Generator) -> Array:
+    try:
+        return _drawn(spec, among, rng)
+    except (MemoryError, ValueError, OverflowError) as error:  # ValueError: more elements than numpy can count
+        count = math.prod(spec.shape)
+        if count < _MANY:
+            raise
+        raise InputError(
+            f"input {spec.name!r} of shape {'x'.join(map(str, spec.shape))} has {count:.3g} elements, which do not "
+            f"fit in memory; check --shape"
+        ) from error
+
+
+def _drawn(spec: InputSpec, among: InputRange, rng: np.random.Generator) -> Array:
     dtype = np.dtype(spec.dtype)
     if among.padded and spec.shape:
         length = spec.shape[-1]

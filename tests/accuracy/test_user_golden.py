@@ -188,3 +188,14 @@ def test_paths_with_nothing_to_read(tmp_path: Path) -> None:
     refused(tmp_path, "no golden pairs there", "inputs/NAME.bin")
     (tmp_path / "text.npz").write_text("hello")
     refused(tmp_path / "text.npz", "not an .npz file")
+
+
+def test_an_output_of_unknown_rank_takes_any_shape_but_has_no_raw_form(tmp_path: Path) -> None:
+    pair = GoldenPair({"x": np.arange(3)}, {"y": np.ones((2, 3))})
+    specs = {"x": ("int64", (3,))}, {"y": ("float64", None)}
+    np.savez(tmp_path / "a.npz", **{"inputs/x": pair.inputs["x"], "outputs/y": pair.outputs["y"]})
+    assert golden_digest(read_user_golden(tmp_path / "a.npz", *specs)) == golden_digest([pair])
+    with pytest.raises(InputError, match=r"does not tell the rank of 'y'; give it as \.npz"):
+        read_user_golden(write_raw(tmp_path / "raw", pair), *specs)
+    with pytest.raises(InputError, match="'y' is of type float64, the model's is float32"):
+        read_user_golden(tmp_path / "a.npz", specs[0], {"y": ("float32", None)})

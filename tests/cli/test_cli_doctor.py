@@ -1,3 +1,4 @@
+import inspect
 import json
 import sys
 from importlib import metadata
@@ -8,6 +9,7 @@ from click.testing import CliRunner
 from gpt_search.backends.registry import backend_names
 from gpt_search.cli import doctor
 from gpt_search.cli.main import cli
+from gpt_search.execution import worker
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +39,11 @@ def test_every_backend_is_usable_or_says_why_not(report):
     assert report["backends"]["onnxruntime"]["knobs"] >= 115
     assert report["backends"]["onnxruntime"]["catalogue"]["ok"]
     assert report["backends"]["synthetic"]["fingerprints"] == "exact"
+
+
+def test_the_memory_limit_that_is_tried_is_that_of_the_workers(report):
+    assert "memory limit (RLIMIT_DATA)" in report["workers"]
+    assert "resource.setrlimit(resource.RLIMIT_DATA" in inspect.getsource(worker)
 
 
 def test_what_workers_rest_on_is_tried(report):

@@ -1,4 +1,5 @@
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -78,3 +79,17 @@ def test_backends():
     for name, message in (("onnxruntim", "did you mean 'onnxruntime'?"), ("tensorrt", "cannot be used")):
         result = run("--backend", name)
         assert result.exit_code == 2 and message in result.stderr
+
+
+def test_a_backend_from_a_file_is_asked_in_a_worker(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import os\n"
+        f"if os.getpid() == {os.getpid()}: raise RuntimeError('loaded into the caller')\n"
+        "from gpt_search.backends.synthetic import SyntheticBackend as Mine\n"
+        "class Dies(Mine):\n"
+        "    def knob_database(self): os.abort()\n"
+    )
+    assert len(json.loads(run("--backend", f"{file}:Mine", "--json").stdout)["knobs"]) == 195
+    result = run("--backend", f"{file}:Dies")
+    assert result.exit_code == 2 and "the worker died by SIGABRT" in result.stderr

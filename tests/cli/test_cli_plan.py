@@ -171,3 +171,26 @@ def test_json_agrees_with_the_space(tmp_path_factory, values, limit):
     assert report["size"] == space.size
     assert report["complete"] == (limit >= space.size)
     assert [r["route"] for r in report["routes"]] == [str(space.route_at(i)) for i in range(min(limit, space.size))]
+
+
+def test_a_seed_is_the_same_kind_of_number_as_in_tune(small):
+    result = run("--knobs", BOTH, "--database", small, "--strategy", "random", "--seed", "-1")
+    assert result.exit_code == 2 and "-1 is too small; it must be 0 or more" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("def count(self, space): return 1 / 0", "strategy S failed in count"),
+        ("def count(self, space): return 'many'", "strategy S counted 'many' routes"),
+        ("def routes(self, space): yield 1 / 0", "strategy S failed in routes"),
+        ("def routes(self, space): yield space.default + 9", "strategy S: code 9 for knob 'conv_lowering'"),
+        ("def routes(self, space): yield 'x'", "strategy S: a code vector of this space"),
+    ],
+)
+def test_a_strategy_that_fails_is_named(small, tmp_path, body, message):
+    file = tmp_path / "s.py"
+    file.write_text(f"class S:\n    def propose(self, space, history, streams): return None\n    {body}\n")
+    result = run("--knobs", BOTH, "--database", small, "--strategy", f"{file}:S")
+    assert result.exit_code == 1 and result.stderr.startswith("error: " + message), result.output
+    assert "unexpected" not in result.stderr

@@ -37,3 +37,22 @@ def test_one_strategy_shows_its_source():
 def test_an_unknown_strategy_is_answered_with_the_nearest():
     result = run("mixd")
     assert result.exit_code == 2 and "did you mean 'mixed'?" in result.stderr
+
+
+def test_a_file_of_ones_own_is_shown_as_tune_takes_it(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        'class Mine:\n    """Does nothing.\n\n    Source: folklore.\n    """\n'
+        "    def __init__(self, share: float = 0.5) -> None: pass\n"
+        "    def propose(self, space, history, streams): return None\n"
+    )
+    for spec in (f"{file}", f"{file}:Mine"):
+        shown = json.loads(run(spec, "--json").stdout)
+        assert (
+            shown["name"] == f"{file}:Mine" and shown["summary"] == "Does nothing." and shown["source"] == "folklore."
+        )
+        assert shown["options"][0]["name"] == "share"
+    assert "share: a number, default 0.5" in run(str(file)).stdout
+    for spec, message in ((f"{file}:Other", "no class 'Other'"), (f"{file}:Mine:share=1", "sets options")):
+        result = run(spec)
+        assert result.exit_code == 2 and message in result.stderr

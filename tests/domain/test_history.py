@@ -173,3 +173,16 @@ def test_a_build_only_look_does_not_settle_a_route() -> None:
     history.append(3, codes(1, 0, 0), Observation(Outcome.OK, 2.0), Phase.TIME)
     history.append(4, codes(2, 0, 0), Observation(Outcome.CRASH), Phase.BUILD)
     assert history.settled == 3
+
+
+# -- read-only --------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("grown", [False, True])
+def test_what_is_handed_out_cannot_be_written_to(grown: bool) -> None:
+    history = History(SPACE)
+    for trial in range(100 if grown else 1):
+        history.append(trial, codes(0, 0, 0), Observation(Outcome.OK, 1.0, cost_s={"build": 1.0}))
+    names = ("codes", "value", "error", "violation", "outcome", "until", "fingerprint", "trial", "route")
+    for array in (*(getattr(history, name) for name in names), history.cost("build")):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 1
+    assert history.value[0] == 1.0

@@ -18,6 +18,7 @@ from helpers_execution import MARK, MEMORY_LIMIT, backend_name, children, eventu
 from gpt_search.backends.synthetic import synthetic_golden
 from gpt_search.domain.errors import InputError
 from gpt_search.domain.outcome import Outcome
+from gpt_search.execution import launcher
 from gpt_search.execution.launcher import Worker, WorkerFailed, WorkerSpec
 from gpt_search.execution.supervisor import state_of
 
@@ -99,6 +100,33 @@ def test_a_compiler_that_prints_disturbs_nobody_and_is_in_the_log(tmp_path):
         assert "GPTSRCH1 and to stderr" in worker.log_path.read_text()
         assert worker.log_tail().endswith("chatter ends")
     assert [p.name for p in (tmp_path / "logs").iterdir()] == [worker.log_path.name]
+
+
+FLOOD = """
+import os
+import time
+
+from gpt_search.backends.synthetic import SyntheticBackend
+
+
+class Flood(SyntheticBackend):
+    def build(self, workload, route, options):
+        os.write(1, b"flood\\n" * 50_000)
+        end = time.monotonic() + 60
+        while os.fstat(1).st_size > 100_000 and time.monotonic() < end:
+            time.sleep(0.01)
+        os.write(1, f"{os.fstat(1).st_size} bytes are left".encode())
+        return super().build(workload, route, options)
+"""
+
+
+def test_a_log_is_bounded_while_the_compiler_still_prints(tmp_path, monkeypatch):
+    monkeypatch.setattr(launcher, "_LOG_LIMIT", 100_000)
+    (tmp_path / "flood.py").write_text(FLOOD)
+    name = f"{tmp_path / 'flood.py'}:Flood:{backend_name().partition(':')[2]}"
+    with Worker(worker_spec(tmp_path, name)) as worker:
+        assert worker.ask("build", request("only"), timeout_s=LONG, phase="build").kind == "built"
+        assert worker.log_tail() == "0 bytes are left"
 
 
 @pytest.mark.parametrize("then", ["segv", "hang", "garbage", "exit"])
@@ -278,3 +306,16 @@ def test_an_interrupt_while_waiting_ends_the_worker(tmp_path, mark):
         signal.signal(signal.SIGALRM, before)
     assert not worker.alive
     assert marked(mark) == []
+
+
+def test_a_message_of_many_megabytes_is_cut(tmp_path):
+    (tmp_path / "dump.py").write_text(
+        "from gpt_search.backends.synthetic import SyntheticBackend\n"
+        "class Dump(SyntheticBackend):\n"
+        "    def build(self, workload, route, options): raise RuntimeError('x' * 50_000_000)\n"
+    )
+    spec = worker_spec(tmp_path)
+    with Worker(WorkerSpec(f"{tmp_path / 'dump.py'}:Dump:{backend_name().partition(':')[2]}", spec.workload)) as worker:
+        failed = fails(worker, "no")
+    assert failed.outcome is Outcome.CRASH and failed.message.startswith("RuntimeError: xxx")
+    assert len(failed.message) < 200_000 and failed.message.endswith("... (50000014 characters in all)")

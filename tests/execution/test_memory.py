@@ -90,6 +90,11 @@ def test_other_messages_are_not_taken_for_failed_allocations(text):
     assert not says_no_memory(text)
 
 
+@pytest.mark.parametrize("text", ["std::bad_alloc" + "x" * 10**7, "x" * 10**7 + " std::bad_alloc", "std::bad_alloc"])
+def test_both_ends_of_a_long_message_count(text):
+    assert says_no_memory(text) and not says_no_memory(text.replace("bad_alloc", ""))
+
+
 def test_shared_pages_of_a_tree_count_once():
     held = bytearray(os.urandom(1 << 20) * 60)
     ready, told = os.pipe()

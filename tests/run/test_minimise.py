@@ -391,7 +391,7 @@ def test_a_stored_noise_floor_comes_before_the_confirmations_own_spread(study: s
         save_floor(store.location, floor_key(prepared), {"components": components.to_json(), "min_rounds": 5})
         found = module._stored_spread(store, prepared)
         assert found is not None and found**2 == pytest.approx(
-            components.of_mean(1, 1, prepared.protocol.max_rounds / 5)
+            components.of_mean(1, 1, prepared.protocol.build_rounds / 5)
         )
         (confirmed,) = store.confirmations()
     plan = module._plan(confirmed, None, None, found)

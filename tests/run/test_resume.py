@@ -167,7 +167,7 @@ OTHER_PROTOCOL = replace(PROTOCOL, max_rounds=10)
         ({"tolerances": ("0.02",)}, ["tolerance.default: stored 0.01, now 0.02"]),
         ({"tolerances": ("0.01", "y=0.03")}, ["tolerance.by_output.y: stored nothing, now 0.03"]),
         ({"metric": "l1"}, ['tolerance.metric: stored "lInf", now "l1"']),
-        ({"strategy": "random"}, ["strategy.spec: stored", 'now "random"', "strategy.source: stored"]),
+        ({"strategy": "random"}, ["strategy.spec: stored", 'now "random"', "strategy.digest: stored"]),
         ({"seed": 4}, ["seed: stored 3, now 4"]),
         ({"protocol": OTHER_PROTOCOL}, ["protocol.max_rounds: stored 9, now 10"]),
         ({"backend": backend_name(drift=0.1)}, ["backend: stored"]),
@@ -199,6 +199,63 @@ def test_other_settings_are_refused_with_the_differences(
     assert resume(NAME, stopped.storage).trials == 8  # as it is
 
 
+def test_a_strategy_file_with_a_relative_path_is_found_from_every_folder(
+    tmp_path: Path, quick_workers: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = [tmp_path / name for name in ("here", "elsewhere")]
+    for folder in folders:
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        (folder / "mine.py").write_text(STRATEGY)
+        settings = config(folder, "mine.py:Mine", budget=Budget(trials=8))
+        with pytest.raises(Stopped):
+            tune(settings, stop_after(4))
+    # From the other folder, whose own mine.py is another one by now.
+    (folders[1] / "mine.py").write_text(STRATEGY + "# edited\n")
+    here = str(folders[0] / "study.journal")
+    assert show(NAME, here).strategy == "mine.py:Mine"
+    assert resume(NAME, here).trials == 8
+    with StudyStore.read(here, NAME) as store:
+        assert store.settings["strategy"]["path"] == str(folders[0])
+    with pytest.raises(InputError, match=r"strategy\.digest: stored"):
+        resume(NAME, settings.storage)
+    # The same file in another place is the same strategy.
+    (folders[1] / "mine.py").write_text(STRATEGY)
+    copy_study(folders[0], tmp_path / "copy")
+    assert tune(replace(config(folders[0], "mine.py:Mine"), storage=here, budget=Budget(trials=9))).trials == 9
+
+
+def test_a_backend_file_with_a_relative_path_is_found_from_every_folder_and_told_when_it_changes(
+    tmp_path: Path, own_locks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from gpt_search.backends.synthetic import SyntheticBackend\n\n\nclass Mine(SyntheticBackend):\n    pass\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    options = backend_name().partition(":")[2]
+    settings = config(tmp_path, backend=f"mine.py:Mine:{options}", budget=Budget(trials=2))
+    assert tune(settings).trials == 2
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert resume(NAME, settings.storage, Budget(trials=3)).trials == 3
+    with (tmp_path / "mine.py").open("a") as file:
+        file.write("# edited\n")
+    with pytest.raises(InputError, match=r"environment\.backend_file: stored"):
+        resume(NAME, settings.storage, Budget(trials=4))
+
+
+def test_golden_data_of_an_earlier_study_are_found_from_every_folder(
+    tmp_path: Path, quick_workers: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    for study in ("first", "second"):  # the second one finds them made
+        tune(config(tmp_path, storage="study.journal", study=study, budget=Budget(trials=1)))
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    for study in ("first", "second"):
+        assert resume(study, str(tmp_path / "study.journal"), Budget(trials=2)).trials == 2
+
+
 def test_resume_looks_at_everything_anew(stopped: TuneConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another model, strategy file, golden data, runtime version: refused by tune, resume and confirm, then mended."""
     folder = stopped.model.parent
@@ -223,7 +280,7 @@ def test_resume_looks_at_everything_anew(stopped: TuneConfig, monkeypatch: pytes
     ):
         data = path.read_bytes()
         path.write_bytes(change(data))
-        section = "workload.digest" if path == stopped.model else "strategy.source"
+        section = "workload.digest" if path == stopped.model else "strategy.digest"
         both(f"{section}: stored ")
         refused(lambda: tune(stopped), f"{section}: stored ", "Choose another --study name")
         path.write_bytes(data)

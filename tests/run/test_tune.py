@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import os
@@ -41,8 +42,9 @@ from gpt_search.domain.outcome import Outcome
 from gpt_search.execution.devices import RUNTIME_VARIABLE
 from gpt_search.measure.protocol import Protocol
 from gpt_search.run.result import Status
-from gpt_search.run.show import show
+from gpt_search.run.show import history_of, show
 from gpt_search.run.tune import resume, tune
+from gpt_search.search.strategy import pooled
 from gpt_search.store.study import StudyStore, study_names
 
 __all__ = ["own_locks", "quick_workers"]  # fixtures
@@ -95,7 +97,7 @@ def test_optuna_opens_the_same_file(finished: Path) -> None:
 
 
 def test_optuna_dashboard_opens_the_same_file(finished: Path) -> None:
-    dashboard = pytest.importorskip("optuna_dashboard")
+    dashboard = importlib.import_module("optuna_dashboard")
     app = dashboard.wsgi(plain_storage(finished))
 
     def get(path: str, query: str = "") -> Any:
@@ -157,10 +159,77 @@ def test_a_study_is_charged_its_recorded_cost_and_never_the_reference(tmp_path: 
         assert set(cost) <= {"start", "build", "gate", "time"} and cost["build"] > 0.1 * landscape.costs.build
     # An engine known already costs its build only.
     with StudyStore.read(settings.storage, NAME) as store:
-        for row in store.restore().rows:
+        rows = store.restore().rows
+        assert rows[0].clock_s == 0.0 < rows[1].clock_s  # the clock starts when the reference has finished
+        for row in rows:
             assert ("time" in row.evaluation.cost_s) == (
                 bool(row.evaluation.rounds) and row.evaluation.timed_as is None
             )
+
+
+SCRIPTED = """
+import numpy as np
+
+from gpt_search import Phase, Proposal
+
+SCRIPT = {script!r}
+
+
+class Scripted:
+    def propose(self, space, history, streams):
+        at = history.next_trial - 1
+        if at >= len(SCRIPT):
+            return None
+        codes = space.default.copy()
+        knob, code, until = SCRIPT[at]
+        codes[knob] = code
+        return Proposal(codes, Phase[until])
+"""
+
+
+def engines_by_change() -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """Single changes (knob, code) that leave the reference's engine as it is, and those that make a feasible other."""
+    landscape = landscape_of()
+    same, other = [], []
+    for codes in landscape.space.neighbours(landscape.space.default):
+        knob = int((codes != landscape.space.default).argmax())
+        if landscape.fingerprint(codes) == landscape.fingerprint(landscape.space.default):
+            same.append((knob, int(codes[knob])))
+        elif not math.isnan(landscape.true_log_ratio(codes)):
+            other.append((knob, int(codes[knob])))
+    return same, other
+
+
+def test_probes_and_routes_that_are_timed_again(tmp_path: Path, quick_workers: None) -> None:
+    """A probed route may turn out to be a known engine; a timed one that is proposed again is timed again."""
+    same, other = engines_by_change()
+    inert, live = same[0], min(other, key=lambda c: landscape_of().true_log_ratio(changed(c)))
+    script = [(*inert, "BUILD"), (*inert, "TIME"), (*inert, "TIME"), (*live, "GATE"), (*live, "TIME"), (*live, "TIME")]
+    (tmp_path / "scripted.py").write_text(SCRIPTED.format(script=script))
+    summary = tune(config(tmp_path, f"{tmp_path / 'scripted.py'}:Scripted"))
+    assert summary.trials == 6 and summary.end == "the strategy has nothing left to propose"
+    with StudyStore.read(tmp_path / "study.journal", NAME) as store:
+        restored = store.restore()
+        history = history_of(store, restored)
+    rows = [row.evaluation for row in restored.rows]
+    assert rows[1].latency_ms is None and rows[1].violation is None
+    assert rows[2].timed_as == 0 and rows[2].latency_ms == rows[0].latency_ms and "time" not in rows[2].cost_s
+    assert rows[3].timed_as is None and rows[3].rounds and rows[3].rounds != rows[0].rounds
+    assert rows[4].latency_ms is None and rows[4].violation is not None
+    assert rows[5].rounds and rows[6].rounds and rows[5].rounds != rows[6].rounds
+    # What is nominated rests on all samples of a route; the reference's engine under another name is not nominated.
+    assert history.noise is not None and history.noise == rows[0].error_ms / rows[0].latency_ms
+    firsts, value, error = pooled(history)
+    best = summary.nominees[0]
+    assert [n.trial for n in summary.nominees] == [5, 0]
+    at = firsts.tolist().index(5)
+    assert best.latency_ms == value[at] != rows[5].latency_ms and best.ratio_error == error[at] / value[at]
+
+
+def changed(change: tuple[int, int]) -> Any:
+    codes = landscape_of().space.default.copy()
+    codes[change[0]] = change[1]
+    return codes
 
 
 def test_a_reference_that_misses_its_own_tolerance_leaves_no_study(tmp_path: Path, quick_workers: None) -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from gpt_search import InputError, load_strategy
 from gpt_search.search import discovery
-from gpt_search.search.discovery import strategy_info, strategy_names
+from gpt_search.search.discovery import relative_file, strategy_info, strategy_names
 from gpt_search.search.options import make, options_of
 
 BUILT_IN = {"full", "fast", "mixed", "random", "sparse_random"}
@@ -141,6 +141,15 @@ def test_a_file_of_ones_own(mine: Path) -> None:
 def test_the_path_stays_as_given(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(mine.parent)
     assert load_strategy("./mine.py:Mine:size=4").spec == "./mine.py:Mine:size=4"  # type: ignore[attr-defined]
+
+
+def test_a_relative_file_is_looked_for_in_the_folder(mine: Path) -> None:
+    strategy = load_strategy(f"{mine.name}:Mine", mine.parent)
+    assert strategy.spec == f"{mine.name}:Mine"  # type: ignore[attr-defined]
+    with pytest.raises(InputError, match="cannot read the strategy file"):
+        load_strategy(f"{mine.name}:Mine", mine.parent.parent)
+    assert relative_file(f"{mine.name}:Mine") and relative_file(f"{mine.name}:Mine:a=1")
+    assert not relative_file(f"{mine}:Mine") and not relative_file("random") and not relative_file("tpe:startup=3")
 
 
 def test_an_edited_file_is_loaded_anew(mine: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from gpt_search import (
     Budget,
     History,
+    InputError,
     Observation,
     Outcome,
     Phase,
@@ -315,6 +316,8 @@ def test_a_finished_study_stays_finished() -> None:
         (Proposal(np.array([0.0, 1.0])), "got float64"),  # type: ignore[arg-type]
         (Proposal([0, 1, 2]), r"of shape \(3,\)"),  # type: ignore[arg-type]
         (Proposal(None), "got object"),  # type: ignore[arg-type]
+        (Proposal(codes(0, 1), "build"), r"until 'build', expected one of Phase\.BUILD, "),  # type: ignore[arg-type]
+        (Proposal(codes(0, 1), 1), "until 1, expected one of"),  # type: ignore[arg-type]
     ],
 )
 def test_proposals_outside_the_contract(proposal: object, message: str) -> None:
@@ -322,6 +325,30 @@ def test_proposals_outside_the_contract(proposal: object, message: str) -> None:
     with pytest.raises(StrategyError, match=message):
         run(history.space, Scripted(proposal), history=history)
     assert len(history) == 1 and history.n_pending == 0
+
+
+@pytest.mark.parametrize("error", [KeyError("no such\nknob"), SystemExit(3), StopIteration(), AssertionError()])
+def test_a_strategy_that_fails_is_named_with_the_line(error: BaseException) -> None:
+    def fails(history: History) -> object:
+        raise error
+
+    with pytest.raises(StrategyError) as caught:
+        run(space_of(2, 3), Scripted(fails))
+    line = fails.__code__.co_firstlineno + 1
+    assert f"strategy Scripted failed in propose ({__file__}, line {line}): {type(error).__name__}: " in str(
+        caught.value
+    )
+    assert "\n" not in str(caught.value) and caught.value.__cause__ is error
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), InputError("the space is too large"), StrategyError("mine")])
+def test_what_a_strategy_means_to_raise_passes_through(error: BaseException) -> None:
+    def fails(history: History) -> object:
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        run(space_of(2, 3), Scripted(fails))
+    assert caught.value is error
 
 
 def test_a_pending_route_may_not_be_proposed() -> None:

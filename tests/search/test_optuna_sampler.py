@@ -315,6 +315,16 @@ def test_broken_strategies(proposal: Any, message: str) -> None:
         study.optimize(objective, n_trials=2)
 
 
+def test_a_strategy_that_fails_is_named() -> None:
+    class Fails(Walk):
+        def propose(self, space: SearchSpace, history: History, streams: Streams) -> Any:
+            raise ZeroDivisionError("of mine")
+
+    study = optuna.create_study(sampler=as_sampler(Fails(), SPACE))
+    with pytest.raises(StrategyError, match=r"strategy Fails failed in propose \(.*\): ZeroDivisionError: of mine"):
+        study.optimize(objective, n_trials=2)
+
+
 def test_unknown_strategy() -> None:
     with pytest.raises(InputError, match="did you mean 'random'"):
         as_sampler("randon", SPACE)

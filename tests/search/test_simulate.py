@@ -11,7 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gpt_search
-from gpt_search import History, InputError, Observation, Outcome, Phase, Proposal, SearchSpace, Streams, simulate
+from gpt_search import (
+    History,
+    InputError,
+    Observation,
+    Outcome,
+    Phase,
+    Proposal,
+    SearchSpace,
+    StrategyError,
+    Streams,
+    simulate,
+)
 from gpt_search.domain.space import Dimension
 from gpt_search.search.loop import End
 from gpt_search.search.strategy import pooled, recommend, recommended_rows
@@ -96,6 +107,21 @@ def test_a_reference_that_fails() -> None:
     assert result.end is End.REFERENCE and len(result) == 1 and result.recommended is None
 
 
+@pytest.mark.parametrize("value", [0.0, -1.0, math.inf])
+def test_a_latency_that_none_can_have_is_refused(value: float) -> None:
+    values = iter([1.0, value])
+    with pytest.raises(ValueError, match=f"trial 1 the latency {value} ms"):
+        simulate(space_of(2, 3), "random", lambda codes, rng, until: Observation(Outcome.OK, next(values)))
+    # Of a failure it is no claim of speed, and no row is recommended for it.
+    values = iter([1.0, value])
+    failed = simulate(
+        space_of(2),
+        "random",
+        lambda codes, rng, until: Observation(Outcome.OK if not codes.any() else Outcome.ACCURACY, next(values)),
+    )
+    assert failed.recommended == 0
+
+
 def test_what_measure_raises_comes_out() -> None:
     def measure(codes: np.ndarray, rng: np.random.Generator, until: Phase) -> Observation:
         raise LookupError("no such row")
@@ -105,6 +131,20 @@ def test_what_measure_raises_comes_out() -> None:
 
 
 # -- randomness ------------------------------------------------------------------------------------
+@pytest.mark.parametrize("purpose", ["", "measure"])
+def test_the_noise_shares_no_stream_with_the_strategy(purpose: str) -> None:
+    drawn: list[float] = []
+
+    class Curious:
+        def propose(self, space: SearchSpace, history: History, streams: Streams) -> Proposal:
+            rng = streams.trial(history.next_trial, purpose)
+            drawn.append(float(rng.random()))
+            return Proposal(space.sample(rng))
+
+    result = simulate(space_of(9, 9, 9), Curious(), noisy, trials=50)
+    assert not set(drawn) & set(result.latency_ms.tolist())
+
+
 def noisy(codes: np.ndarray, rng: np.random.Generator, until: Phase) -> Observation:
     return Observation(Outcome.OK, float(rng.random()))
 
@@ -235,6 +275,49 @@ def test_a_strategys_own_recommendation_counts() -> None:
     result = simulate(space_of(2, 3), Stubborn(([0, 1], Phase.TIME)), mixed_bag)
     assert result.recommended == 0 and type(result.recommended) is int
     assert recommended_rows(Scripted(), result.history) == [1]
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([99], "recommended 99, expected a row of the history, 0 to 3"),
+        ([-1], "recommended -1, expected a row"),
+        (["a"], "recommended 'a', expected a row"),
+        ([True], "recommended True, expected a row"),
+        ([1.0], r"recommended 1\.0, expected a row"),
+        ([0, 0], "recommended row 0 twice"),
+        ([3], "recommended row 3, which history.feasible says may not win"),
+        (None, "failed in recommend: TypeError"),
+    ],
+)
+def test_a_recommendation_outside_the_contract_is_refused(rows: Any, message: str) -> None:
+    class Wrong(Scripted):
+        def recommend(self, history: History, k: int = 1) -> Any:
+            return rows
+
+    history = history_of((0, ok(2.0)), (1, ok(1.5)), (2, ok(1.2)), (3, Observation(Outcome.CRASH)))
+    with pytest.raises(StrategyError, match=message):
+        recommended_rows(Wrong(), history, 3)
+
+
+def test_no_more_rows_are_taken_than_were_asked_for() -> None:
+    class Eager(Scripted):
+        def recommend(self, history: History, k: int = 1) -> list[int]:
+            return [2, 1, 0]
+
+    history = history_of((0, ok(2.0)), (1, ok(1.5)), (2, ok(1.2)))
+    assert recommended_rows(Eager(), history, 2) == [2, 1]
+
+
+def test_a_failing_recommendation_is_the_strategys_fault() -> None:
+    class Fails(Scripted):
+        def recommend(self, history: History, k: int = 1) -> list[int]:
+            raise ValueError("nothing here")
+
+    with pytest.raises(
+        StrategyError, match=r"strategy Fails failed in recommend \(.*, line \d+\): ValueError: nothing"
+    ):
+        recommended_rows(Fails(), history_of((0, ok(2.0))))
 
 
 @given(

@@ -38,7 +38,7 @@ from gpt_search.domain.space import Dimension, SearchSpace
 from gpt_search.store import journal, records
 from gpt_search.store.files import StorageError
 from gpt_search.store.journal import quiet
-from gpt_search.store.records import Record, read_records
+from gpt_search.store.records import Record, RecordFile, read_records
 from gpt_search.store.settings import StudySettings
 from gpt_search.store.study import StudyStore, study_names
 
@@ -197,6 +197,52 @@ def test_killed_again_and_again_while_restoring(tmp_path: Path, whole: Path) -> 
         runs += 1
     assert status == 0 and runs > 10
     assert contents(url) == contents(whole)
+
+
+@pytest.mark.parametrize("part", [0.0, 0.5, 1.0], ids=["before", "torn", "after"])
+@pytest.mark.parametrize("sqlite", [False, True], ids=["journal", "sqlite"])
+def test_killed_while_being_discarded(memory_path: Path, sqlite: bool, part: float) -> None:
+    """Dies at each of the writes: the name is free for other settings, or the study as it was before."""
+    other = SETTINGS.with_section("seed", 8)
+    steps = ["mark", "clear", "delete"]
+    for step in steps:
+        folder = memory_path / step
+        folder.mkdir()
+        url = f"sqlite:///{folder}/study.db" if sqlite else str(folder / "study.journal")
+
+        def work(url: str = url, step: str = step) -> None:
+            store = create(url)
+            store.restore()
+            store.start(0, SPACE.default, Phase.TIME)
+            store.finish(0, Evaluation(Outcome.BUILD_ERROR, Phase.TIME), 0.0)
+            name = {"mark": "set_study_user_attr", "delete": "delete_study"}.get(step)
+            holder: Any = RecordFile if name is None else type(store._storage)
+            real = getattr(holder, name or "clear")
+
+            def dying(*arguments: Any) -> None:
+                if part == 0.5 and not sqlite and name is not None:
+                    kill_at_append([journal], 1, part)
+                if part >= 0.5:
+                    real(*arguments)
+                os._exit(KILLED)
+
+            setattr(holder, name or "clear", dying)
+            store.discard()
+
+        assert in_child(work) == KILLED
+        if step == "mark" and part < 1.0 and not (sqlite and part):
+            with create(url) as store:  # nothing was decided yet
+                assert len(store.restore().rows) == 1 and not store.created
+                store.discard()
+        else:
+            with pytest.raises(InputError):
+                StudyStore.open(url, NAME)
+            with pytest.raises(InputError):
+                StudyStore.read(url, NAME)
+        with create(url, settings=other) as store:
+            assert store.created and store.restore().rows == []
+            store.discard()
+        assert study_names(url) == [] and not list((folder / "study.records").iterdir())
 
 
 def test_restoring_twice_changes_nothing(whole: Path) -> None:

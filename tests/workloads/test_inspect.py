@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from gpt_search.domain.errors import InputError
-from gpt_search.workloads.inspect import InputSpec, format_shape, inspect_model, parse_shapes
+from gpt_search.workloads.inspect import InputSpec, format_shape, inspect_model, output_specs, parse_shapes
 
 
 def save(path: Path, inputs: dict[str, list[object]], weights: int = 0, **metadata: str) -> Path:
@@ -153,3 +153,33 @@ def test_bad_shape_texts(text: str) -> None:
 def test_a_shape_given_twice() -> None:
     with pytest.raises(InputError, match="'x' twice"):
         parse_shapes(["x=1", "x=2"])
+
+
+def test_what_is_wrong_with_an_output_is_said_of_the_output(tmp_path: Path) -> None:
+    nodes = [helper.make_node("SequenceConstruct", ["x", "x"], ["y"])]
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1])]
+    outputs = [helper.make_tensor_sequence_value_info("y", TensorProto.FLOAT, [1])]
+    path = tmp_path / "m.onnx"
+    onnx.save(helper.make_model(helper.make_graph(nodes, "g", inputs, outputs)), str(path))
+    with pytest.raises(InputError, match=r"output 'y' is not a tensor \(sequence_type\)"):
+        output_specs(path)
+
+
+def test_an_output_may_be_of_any_rank(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Identity", ["x"], ["y"])]
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1])]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
+    path = tmp_path / "m.onnx"
+    onnx.save(helper.make_model(helper.make_graph(nodes, "g", inputs, outputs)), str(path))
+    assert output_specs(path) == {"y": ("float32", None)}
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, None)]
+    onnx.save(helper.make_model(helper.make_graph(nodes, "g", inputs, outputs)), str(path))
+    with pytest.raises(InputError, match="input 'x' has no rank"):
+        inspect_model(path)
+
+
+def test_a_dimension_fixed_at_zero_is_not_an_open_one(tmp_path: Path) -> None:
+    path = save(tmp_path / "m.onnx", {"x": [0, 4]})
+    for shapes in ({}, {"x": (1, 4)}):
+        with pytest.raises(InputError, match="input 'x' has a dimension that is fixed at 0"):
+            inspect_model(path, shapes)

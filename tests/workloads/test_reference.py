@@ -13,8 +13,8 @@ from onnx import TensorProto, helper, numpy_helper
 from gpt_search.domain.errors import InputError
 from gpt_search.domain.workload import Workload
 from gpt_search.workloads.catalogue import write_workload
-from gpt_search.workloads.inspect import inspect_model
-from gpt_search.workloads.reference import draw_inputs, input_ranges, make_reference_pairs
+from gpt_search.workloads.inspect import InputSpec, inspect_model
+from gpt_search.workloads.reference import InputRange, draw_inputs, input_ranges, make_reference_pairs
 
 SMALL = {"layers": 1, "hidden": 32, "heads": 2, "vocabulary": 50, "sequence": 20}
 
@@ -141,3 +141,11 @@ def test_shapes_of_the_workload_count(tmp_path: Path) -> None:
     workload = write_workload("bert", tmp_path / "b.onnx", **SMALL)
     wide = Workload(workload.model, dict.fromkeys(workload.shapes, (3, 20)))
     assert make_reference_pairs(wide, 0, 1)[0].outputs["pooler_output"].shape == (3, 32)
+
+
+@pytest.mark.parametrize("size", [10**13, 10**21])
+def test_inputs_too_large_for_memory_are_the_users_to_fix(size: int) -> None:
+    for dtype, among in (("float32", InputRange(None, None, "")), ("int64", InputRange(0, 5, ""))):
+        spec = InputSpec("x", dtype, (None, 64), (size, 64))
+        with pytest.raises(InputError, match=rf"input 'x' of shape {size}x64 has 6\.4e\+\d+ elements.*check --shape"):
+            draw_inputs([spec], {"x": among}, np.random.default_rng(0))
