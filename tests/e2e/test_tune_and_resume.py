@@ -89,14 +89,14 @@ def test_show_is_text_that_fits_and_ends_with_what_to_do(folder, first):
     lines = show(folder=folder).splitlines()
     assert max(map(len, lines)) <= 80
     labels = [line[:11].strip() for line in lines if line[:11].strip()]
-    assert labels[:6] == ["study", "model", "space", "trials", "reference", "best"]
+    assert labels[:7] == ["study", "model", "space", "trials", "reference", "noise", "best"]
     best = found["nominees"][0]
     if best["speedup"] > 1:
-        assert labels[6:] == ["route", "next"]
+        assert labels[7:] == ["route", "next"]
         command = shlex.split(" ".join(lines).partition("next ")[2].replace("\\", ""))
         assert command == ["gpt-search", "confirm", STUDY, "--storage", "./gpt_search.journal"]
     else:
-        assert labels[6:] == [] and lines[-1] == "best       the default: no route was timed faster"
+        assert labels[7:] == [] and lines[-1] == "best       the default: no route was timed faster"
 
 
 def test_only_the_first_nominees_are_shown_when_asked(folder, first):

@@ -32,6 +32,7 @@ FAILING: dict[str, Any] = {"family": "infeasible", "seed": 4, "knobs": 20, "nois
 PROTOCOL = Protocol(
     round_seconds=0.01,
     max_rounds=9,
+    build_rounds=9,
     alpha=0.5,
     warmup_seconds=0.0,
     warmup_limit_seconds=0.01,

@@ -72,7 +72,7 @@ def test_the_built_in_strategies_are_listed_with_what_they_cite() -> None:
     assert set(infos) == set(strategy_names())
     for name in BUILT_IN:
         assert infos[name].problem is None and infos[name].summary.endswith(".") and infos[name].source
-    assert infos["mixed"].options == (("margin", "a number", "0.0"),)
+    assert infos["mixed"].options == (("margin", "a number or auto", "0.0"),)
     assert "JMLR" in str(infos["random"].source) and "trtexec" in str(infos["full"].source)
     assert strategy_info("random") == [infos["random"]]
     with pytest.raises(InputError, match="did you mean 'random'"):
