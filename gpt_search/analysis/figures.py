@@ -22,7 +22,7 @@ from matplotlib.transforms import ScaledTranslation
 
 from gpt_search.domain.errors import InputError
 
-BLUE, ORANGE, GREEN, RED, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#7F7F7F"
+BLUE, ORANGE, RED, GREY = "#0072B2", "#E69F00", "#D55E00", "#7F7F7F"
 COLUMN_INCHES = 5.5
 """Width of a figure: a column of text, so that 8 pt in the figure are 8 pt on paper."""
 

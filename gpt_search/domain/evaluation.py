@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from gpt_search.domain.outcome import Observation, Outcome, Phase
@@ -121,13 +121,6 @@ class Evaluation:
                 for r in data["rounds"]
             ),
         )
-
-    def with_cost(self, **seconds: float) -> Evaluation:
-        """The same evaluation with seconds added to phases of its cost."""
-        cost = dict(self.cost_s)
-        for phase, value in seconds.items():
-            cost[phase] = cost.get(phase, 0.0) + value
-        return replace(self, cost_s=cost)
 
 
 def _number(value: float | None) -> float | str | None:

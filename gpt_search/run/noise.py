@@ -41,7 +41,6 @@ from gpt_search.store.location import locate
 from gpt_search.store.study import StudyStore
 
 DEFAULT_REBUILDS, DEFAULT_PROCESSES, DEFAULT_ROUNDS = 6, 2, 15
-DEFAULT_BUDGET_S = 300.0
 GAINS = (1.005, 1.01, 1.02)
 """Speed-ups for which the repeats are told."""
 CONFIRMATIONS = (5, 7, 10, 20, 40)

@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 import sys
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -47,7 +48,7 @@ class Habits(NamedTuple):
     lead: int | None = None
 
 
-class Session:
+class Session(ABC):
     """A mirror of one history, and the samplers asked in it."""
 
     def __init__(
@@ -81,9 +82,9 @@ class Session:
             and self._seed == (type(streams.seed), streams.seed)
         )
 
+    @abstractmethod
     def suggest(self, history: History, streams: Streams) -> Codes | None:
         """The suggestion for `history.next_trial`, tried before or not; None while it must wait."""
-        raise NotImplementedError
 
     def asked(
         self, t: int, streams: Streams, known: Callable[[Codes], bool], pending: Codes | None = None

@@ -80,12 +80,6 @@ def test_the_stored_form_is_readable_by_later_versions() -> None:
     assert json.loads(json.dumps(evaluation.to_json(), allow_nan=False)) == json.loads(line)
 
 
-def test_costs_are_added_to_a_copy() -> None:
-    first = Evaluation(Outcome.OK, Phase.TIME, cost_s={"build": 1.0})
-    second = first.with_cost(build=2.0, gate=0.5)
-    assert dict(first.cost_s) == {"build": 1.0} and dict(second.cost_s) == {"build": 3.0, "gate": 0.5}
-
-
 @pytest.mark.parametrize(
     "change",
     [

@@ -398,7 +398,7 @@ def test_a_command_that_is_stopped(
 def test_a_command_with_three_builders_that_is_stopped(
     number: int, status: int, tmp_path: Path, quick_workers: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    command = Command(tmp_path, "--builders", "3", "--json")
+    command = Command(tmp_path, "--builders", "3", "--trials", "40", "--json")  # long enough to be stopped within
     command.wait_for_trial(2)
     code, output, log = command.stop(number)
     assert code == status and "Traceback" not in log
@@ -406,9 +406,8 @@ def test_a_command_with_three_builders_that_is_stopped(
         answer = json.loads(output)
         assert answer["error"] == "interrupted" and f"gpt-search resume {NAME}" in answer["continue"]
     left = contents(tmp_path)
-    # On a busy machine the signal may arrive after the last trial.
-    assert len(left["order"]) >= 3 and len(left["adopted"]) <= 3
+    assert 3 <= len(left["order"]) < 41 and 1 <= len(left["adopted"]) <= 3
     monkeypatch.setattr(synthetic, "time", SimpleNamespace(sleep=lambda seconds: None))
-    assert resume(NAME, command.storage).trials == 12
+    assert resume(NAME, command.storage).trials == 40
     found = contents(tmp_path)
-    assert sorted(found["order"]) == list(range(13)) and found["records"][: len(left["records"])] == left["records"]
+    assert sorted(found["order"]) == list(range(41)) and found["records"][: len(left["records"])] == left["records"]
