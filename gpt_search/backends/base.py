@@ -52,7 +52,8 @@ class Capabilities:
 
     fingerprint: what equal fingerprints mean. build_uses_device: True when building disturbs timing
     on the same device (TensorRT times tactics there). placement: where the reference lives.
-    metrics: what can be timed, of "latency" and "throughput".
+    metrics: what can be timed: "latency"; "throughput" (`TimingRequest.streams` above 1); "host_copies"
+    (`TimingRequest.host_copies`).
     """
 
     fingerprint: Fingerprints
@@ -76,7 +77,13 @@ class TimingRequest:
     """One round of timing.
 
     inputs: by input name, the tensors to run on. seconds: keep calling for at least that long.
-    min_calls, max_calls: bounds on the number of calls. warmup_calls: untimed calls first.
+    min_calls, max_calls: bounds on the number of calls, over all streams. warmup_calls: untimed calls first.
+    streams: calls in flight at any time, each on its own copy of the inputs; 1 for calls one after the
+        other. More than one only where the backend's metrics name "throughput". All of them stay busy
+        until the last timed call has ended, so that every timed call runs under the full load.
+    host_copies: the calls take their inputs from host memory and leave their outputs there, copies between
+        host and device included; False for both already on the device. A backend whose device is the
+        host refuses True with an InputError.
     """
 
     inputs: Mapping[str, Array]
@@ -84,14 +91,24 @@ class TimingRequest:
     min_calls: int = 1
     max_calls: int = 100_000
     warmup_calls: int = 0
+    streams: int = 1
+    host_copies: bool = False
 
 
 @dataclass(frozen=True)
 class TimingResult:
-    """One round's samples: float64 (calls,), ms, in call order, none dropped; and how they were launched."""
+    """One round's samples, and how they were launched.
+
+    samples_ms: float64 (calls,), ms, in the order of completion, none dropped: each call's latency
+    over `streams`. With several streams their mean is the time per inference, one over the throughput
+    (Little's law: calls in flight = throughput x mean latency). launch: how calls were made ("call",
+    "graph"). streams, host_copies: as was done; must be what was asked for.
+    """
 
     samples_ms: NDArray[np.float64]
     launch: str = "call"
+    streams: int = 1
+    host_copies: bool = False
 
 
 class Engine(Protocol):
