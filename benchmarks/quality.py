@@ -1,0 +1,219 @@
+"""Quality of the strategies on planted landscapes, at several budgets of builds.
+
+Run: python benchmarks/quality.py --strategies tpe sparse_random --families sparse inert [--seeds 20]
+     [--landscapes 20] [--budgets 50 100 200 400] [--jobs 2] [--out docs/strategies.csv]
+
+Study s of a family runs on landscape s modulo `--landscapes`, with all seeds hashed from (family, number): every
+strategy meets the same landscapes and the same noise. A build-only probe counts as a build. Strategies do not know
+the budget, so that one study of the largest budget holds the smaller ones: what a study of B builds recommends is
+worked out anew, by a fresh strategy object, from the first B builds alone. As in a live study, an engine whose
+fingerprint was timed already is not timed again for another route; that route takes its value over.
+
+Per strategy, family and budget, means over the studies, standard errors from the means of the landscapes:
+- share: true gain of the recommended route, -log(latency / reference), over the gain of the best feasible route;
+  only landscapes where the best exceeds 2 %. gain: the true gain itself, on all landscapes.
+- min regret: how far the route with the smallest raw value falls short of the best, in true log-ratio.
+- timed: timed evaluations. Then the numbers of failures by kind, and milliseconds per proposal.
+
+--out: a CSV of these means; rows of other strategies, families and budgets that it holds already stay.
+"""
+
+from __future__ import annotations
+
+import os
+
+for _threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(_threads, "1")  # one core per study: before numpy is loaded
+
+import argparse
+import csv
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from gpt_search import History, Observation, Outcome, Phase, load_strategy, simulate
+from gpt_search.domain.landscape import FAMILIES, Landscape, planted
+from gpt_search.domain.space import Codes
+from gpt_search.domain.streams import seed_from
+from gpt_search.search.discovery import strategy_names
+from gpt_search.search.strategy import recommended_rows
+
+WORTH = 0.02
+"""A landscape whose best route gains less has no meaningful share."""
+BUDGETS = (50, 100, 200, 400)
+FAILURES = tuple(o.name.lower() for o in Outcome if o is not Outcome.OK)
+MEANS = ("share", "gain", "min_regret", "timed", *FAILURES, "proposal_ms")
+WITH_ERROR = ("share", "gain", "min_regret")
+FIELDS = (
+    ("strategy", "family", "budget", "studies", "landscapes")
+    + tuple(n for m in MEANS for n in ((m, f"{m}_se") if m in WITH_ERROR else (m,)))
+)  # fmt: skip
+
+
+class Task(NamedTuple):
+    """One study: which strategy, on which landscape, and the budgets to look at."""
+
+    strategy: str
+    family: str
+    study: int
+    landscape: int
+    budgets: tuple[int, ...]
+
+
+class Result(NamedTuple):
+    """What one study had reached at one budget; `means` are in the order of `MEANS`, NaN where undefined."""
+
+    task: Task
+    budget: int
+    means: tuple[float, ...]
+
+
+class AsLive:
+    """Measures a landscape as a live study does: an engine known by its fingerprint is not timed twice."""
+
+    def __init__(self, landscape: Landscape) -> None:
+        self.landscape = landscape
+        self.seen: list[tuple[Codes, Phase, Observation]] = []
+        self._timed: dict[str, tuple[bytes, Observation]] = {}
+
+    def __call__(self, codes: Codes, rng: np.random.Generator, until: Phase) -> Observation:
+        found = self.landscape.measure(codes, rng, until)
+        if found.latency_ms is not None and found.fingerprint is not None:
+            route, first = self._timed.setdefault(found.fingerprint, (codes.tobytes(), found))
+            if first is not found and route != codes.tobytes():
+                cost = {phase: s for phase, s in found.cost_s.items() if phase in ("start", "build")}
+                found = first._replace(cost_s=cost)
+        self.seen.append((codes.copy(), until, found))
+        return found
+
+
+def run(task: Task) -> list[Result]:
+    """One study of the largest budget, looked at after each of the budgets."""
+    landscape = planted(task.family, seed_from("quality", "landscape", task.family, task.landscape))
+    best = landscape.best_log_ratio
+    measure = AsLive(landscape)
+    done = simulate(
+        landscape.space,
+        task.strategy,
+        measure,
+        trials=None,
+        seed=seed_from("quality", "study", task.family, task.study),
+        builds=max(task.budgets),
+        noise=landscape.noise,
+    )
+    truth = np.asarray(landscape.true_log_ratio(done.codes))
+    prefix, results, rows = History(landscape.space, landscape.noise), [], iter(enumerate(measure.seen))
+    for budget in sorted(task.budgets):
+        while prefix.builds < budget and (row := next(rows, None)) is not None:
+            number, (codes, until, observation) = row
+            prefix.append(number, codes, observation, until)
+        nominated = recommended_rows(load_strategy(task.strategy), prefix)
+        gain = -truth[nominated[0]] if nominated else 0.0
+        value = np.where(prefix.feasible, prefix.value, np.inf)
+        outcomes = np.bincount(prefix.outcome[1:], minlength=len(Outcome))
+        proposals = done.proposal_seconds[1 : len(prefix)]
+        means = {
+            "share": gain / -best if -best > WORTH else math.nan,
+            "gain": gain,
+            "min_regret": truth[int(np.argmin(value))] - best,
+            "timed": float((prefix.cost("time")[1:] > 0).sum()),
+            "proposal_ms": 1e3 * proposals.mean() if proposals.size else 0.0,
+        } | {o.name.lower(): float(outcomes[o]) for o in Outcome if o is not Outcome.OK}
+        results.append(Result(task, budget, tuple(float(means[name]) for name in MEANS)))
+    return results
+
+
+def summarised(results: Iterable[Result]) -> list[dict[str, str]]:
+    """Means and standard errors per strategy, family and budget, as rows of the CSV."""
+    cells: dict[tuple[str, str, int], dict[int, list[tuple[float, ...]]]] = defaultdict(lambda: defaultdict(list))
+    for r in results:
+        cells[r.task.strategy, r.task.family, r.budget][r.task.landscape].append(r.means)
+    rows = []
+    for (strategy, family, budget), by_landscape in cells.items():
+        # Studies of one landscape are alike: the landscapes' means are the independent numbers.
+        means = np.asarray([np.mean(group, axis=0) for group in by_landscape.values()])
+        row = {
+            "strategy": strategy,
+            "family": family,
+            "budget": str(budget),
+            "studies": str(sum(map(len, by_landscape.values()))),
+            "landscapes": str(len(by_landscape)),
+        }
+        for column, name in zip(means.T, MEANS, strict=True):
+            known = column[~np.isnan(column)]
+            row[name] = f"{known.mean():.4f}" if known.size else ""
+            if name in WITH_ERROR:
+                row[f"{name}_se"] = f"{known.std(ddof=1) / math.sqrt(known.size):.4f}" if known.size > 1 else ""
+        rows.append(row)
+    return rows
+
+
+def merged(path: Path, new: Sequence[dict[str, str]]) -> list[dict[str, str]]:
+    """The rows of the file, those of the same strategy, family and budget replaced."""
+    rows: dict[tuple[str, str, int], dict[str, str]] = {}
+    if path.exists():
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = {(r["strategy"], r["family"], int(r["budget"])): r for r in csv.DictReader(file)}
+    rows |= {(r["strategy"], r["family"], int(r["budget"])): r for r in new}
+    return [rows[key] for key in sorted(rows)]
+
+
+def table(rows: Sequence[dict[str, str]]) -> str:
+    """What is printed: one line per strategy, family and budget."""
+    lines = [
+        f"{'family':12} {'strategy':24} {'builds':>6} {'share':>6} {'+-':>5} {'gain %':>6} {'+-':>5} {'min regret %':>12} "
+        f"{'+-':>5} {'timed':>6} {'failed':>6} {'ms':>6}"
+    ]
+    for r in sorted(rows, key=lambda r: (list(FAMILIES).index(r["family"]), int(r["budget"]), -float(r["gain"]))):
+        failed = sum(float(r[name]) for name in FAILURES)
+        lines.append(
+            f"{r['family']:12} {r['strategy'][:24]:24} {r['budget']:>6} {_number(r['share'], 2):>6} "
+            f"{_number(r['share_se'], 2):>5} {_number(r['gain'], 2, 100):>6} {_number(r['gain_se'], 2, 100):>5} "
+            f"{_number(r['min_regret'], 2, 100):>12} {_number(r['min_regret_se'], 2, 100):>5} "
+            f"{_number(r['timed'], 0):>6} {failed:>6.0f} {_number(r['proposal_ms'], 1):>6}"
+        )
+    return "\n".join(lines)
+
+
+def _number(text: str, digits: int, times: float = 1.0) -> str:
+    return f"{float(text) * times:.{digits}f}" if text else "-"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--strategies", nargs="+", default=strategy_names(), help="strategy specs; all by default")
+    parser.add_argument("--families", nargs="+", default=list(FAMILIES), choices=list(FAMILIES))
+    parser.add_argument("--seeds", type=int, default=20, help="studies per strategy and family")
+    parser.add_argument("--landscapes", type=int, default=20, help="landscapes per family")
+    parser.add_argument("--budgets", type=int, nargs="+", default=list(BUDGETS), help="builds")
+    parser.add_argument("--jobs", type=int, default=2, help="processes")
+    parser.add_argument("--out", type=Path, help="CSV that takes the results in")
+    arguments = parser.parse_args()
+    if min(arguments.seeds, arguments.landscapes, arguments.jobs, *arguments.budgets) < 1:
+        parser.error("seeds, landscapes, budgets and jobs are at least 1")
+    for spec in arguments.strategies:
+        load_strategy(spec)  # an error comes at once
+    tasks = [
+        Task(strategy, family, study, study % arguments.landscapes, tuple(arguments.budgets))
+        for family in arguments.families
+        for strategy in arguments.strategies
+        for study in range(arguments.seeds)
+    ]
+    with ProcessPoolExecutor(arguments.jobs) as pool:
+        rows = summarised(result for results in pool.map(run, tasks) for result in results)
+    print(table(rows))
+    if arguments.out is not None:
+        rows = merged(arguments.out, rows)
+        with arguments.out.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+
+
+if __name__ == "__main__":
+    main()
