@@ -20,17 +20,14 @@ Per strategy, family and budget, means over the studies, standard errors from th
 
 from __future__ import annotations
 
-import os
-
-for _threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ.setdefault(_threads, "1")  # one core per study: before numpy is loaded
-
 import argparse
 import csv
 import math
+import os
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
 
@@ -49,10 +46,8 @@ BUDGETS = (50, 100, 200, 400)
 FAILURES = tuple(o.name.lower() for o in Outcome if o is not Outcome.OK)
 MEANS = ("share", "gain", "min_regret", "timed", *FAILURES, "proposal_ms")
 WITH_ERROR = ("share", "gain", "min_regret")
-FIELDS = (
-    ("strategy", "family", "budget", "studies", "landscapes")
-    + tuple(n for m in MEANS for n in ((m, f"{m}_se") if m in WITH_ERROR else (m,)))
-)  # fmt: skip
+_COLUMNS = (name for mean in MEANS for name in ((mean, f"{mean}_se") if mean in WITH_ERROR else (mean,)))
+FIELDS = ("strategy", "family", "budget", "studies", "landscapes", *_COLUMNS)
 
 
 class Task(NamedTuple):
@@ -82,6 +77,7 @@ class AsLive:
         self._timed: dict[str, tuple[bytes, Observation]] = {}
 
     def __call__(self, codes: Codes, rng: np.random.Generator, until: Phase) -> Observation:
+        """One evaluation, as `simulate` wants it."""
         found = self.landscape.measure(codes, rng, until)
         if found.latency_ms is not None and found.fingerprint is not None:
             route, first = self._timed.setdefault(found.fingerprint, (codes.tobytes(), found))
@@ -166,8 +162,8 @@ def merged(path: Path, new: Sequence[dict[str, str]]) -> list[dict[str, str]]:
 def table(rows: Sequence[dict[str, str]]) -> str:
     """What is printed: one line per strategy, family and budget."""
     lines = [
-        f"{'family':12} {'strategy':24} {'builds':>6} {'share':>6} {'+-':>5} {'gain %':>6} {'+-':>5} {'min regret %':>12} "
-        f"{'+-':>5} {'timed':>6} {'failed':>6} {'ms':>6}"
+        f"{'family':12} {'strategy':24} {'builds':>6} {'share':>6} {'+-':>5} {'gain %':>6} {'+-':>5} "
+        f"{'min regret %':>12} {'+-':>5} {'timed':>6} {'failed':>6} {'ms':>6}"
     ]
     for r in sorted(rows, key=lambda r: (list(FAMILIES).index(r["family"]), int(r["budget"]), -float(r["gain"]))):
         failed = sum(float(r[name]) for name in FAILURES)
@@ -204,8 +200,13 @@ def main() -> None:
         for strategy in arguments.strategies
         for study in range(arguments.seeds)
     ]
-    with ProcessPoolExecutor(arguments.jobs) as pool:
-        rows = summarised(result for results in pool.map(run, tasks) for result in results)
+    for threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(threads, "1")  # a study has one core; processes that are spawned load numpy after this
+    if arguments.jobs == 1:
+        rows = summarised(result for task in tasks for result in run(task))
+    else:
+        with ProcessPoolExecutor(arguments.jobs, get_context("spawn")) as pool:
+            rows = summarised(result for results in pool.map(run, tasks) for result in results)
     print(table(rows))
     if arguments.out is not None:
         rows = merged(arguments.out, rows)
