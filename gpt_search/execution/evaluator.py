@@ -10,7 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from gpt_search.accuracy.gate import Tolerances, judge
 from gpt_search.accuracy.losses import ATOL, RTOL
@@ -69,11 +71,23 @@ class EvaluatorSettings:
         return WorkerSpec(self.backend, self.workload, self.golden, self.options.values, limit, self.log_dir)
 
 
+class FreshPair(NamedTuple):
+    """What `Evaluator.evaluate_pair` found. engine: the candidate's bytes after its timing, where they were kept.
+
+    unsaved: why there are none, where they were to be kept.
+    """
+
+    evaluation: Evaluation
+    engine: bytes | None = None
+    unsaved: str | None = None
+
+
 class _Run:
     """What is known so far about the route that is being evaluated, and what it has cost."""
 
     def __init__(self, until: Phase) -> None:
         self.until = until
+        self.pair: _Pair | None = None
         self.worker: Worker | None = None
         self.cost: dict[str, float] = {"start": 0.0}
         self.facts: dict[str, Any] = {}
@@ -96,6 +110,17 @@ class _Run:
         note = self.worker.note if self.worker is not None else None
         cost = self.cost if note is None else {name: note.get(name, 0.0) for name in dict.fromkeys(self.reached)}
         return Evaluation(outcome, self.until, cost_s=cost, **(self.facts | more))
+
+
+@dataclass
+class _Pair:
+    """How a pair of fresh builds is made. load: the candidate is loaded from these bytes in place of being built."""
+
+    reference_first: bool
+    keep: bool
+    load: bytes | None
+    engine: bytes | None = None
+    unsaved: str | None = None
 
 
 class Evaluator:
@@ -169,6 +194,8 @@ class Evaluator:
         return worker
 
     def _check_out(self, run: _Run) -> Worker:
+        if run.worker is not None:
+            return run.worker  # it holds the reference of this pair already
         with self._mutex:
             worker = self._idle.pop() if self._idle else None
         if worker is None:
@@ -240,10 +267,44 @@ class Evaluator:
             raise RuntimeError("the reference latency is not known: call evaluate_reference() or set it")
         return self._evaluate(route, until, best, known, seed, trial, first=False)
 
+    def evaluate_pair(
+        self,
+        route: Route,
+        until: Phase = Phase.TIME,
+        seed: int = 0,
+        *,
+        reference_first: bool = False,
+        keep: bool = False,
+        load: bytes | None = None,
+    ) -> FreshPair:
+        """As `evaluate`, and the reference is built before the candidate is gated, in the order that is asked for.
+
+        For an evaluator that has evaluated nothing, so that both builds are fresh. reference_first: it is built
+        before the candidate; where `until` is an earlier phase than TIME no reference is built. keep: the candidate's
+        bytes are returned, taken after its timing. load: the candidate's bytes, in place of a build.
+
+        Raises as `evaluate` does.
+        """
+        if until is Phase.TIME and self.reference_latency_ms is None:
+            raise RuntimeError("the reference latency is not known: call evaluate_reference() or set it")
+        pair = _Pair(reference_first, keep, load)
+        found = self._evaluate(route, until, None, nothing_known, seed, 1, first=False, pair=pair)
+        return FreshPair(found, pair.engine, pair.unsaved)
+
     def _evaluate(
-        self, route: Route, until: Phase, best: Best | None, known: Known, seed: int, trial: int, *, first: bool
+        self,
+        route: Route,
+        until: Phase,
+        best: Best | None,
+        known: Known,
+        seed: int,
+        trial: int,
+        *,
+        first: bool,
+        pair: _Pair | None = None,
     ) -> Evaluation:
         run = _Run(until)
+        run.pair = pair
         try:
             if self._ready is None:
                 with run.phase("start"):
@@ -260,7 +321,12 @@ class Evaluator:
     def _phases(
         self, run: _Run, route: Route, best: Best | None, known: Known, seed: int, trial: int, *, first: bool
     ) -> Evaluation:
+        both = run.pair is not None and run.until is Phase.TIME
+        if run.pair is not None and both and run.pair.reference_first:
+            self._build_reference(run, seed)
         self._build(run, route, seed)
+        if run.pair is not None and both and not run.pair.reference_first:
+            self._build_reference(run, seed)
         if run.until is Phase.BUILD:
             return run.evaluation(Outcome.OK)
         fingerprint = run.facts["fingerprint"]
@@ -275,13 +341,18 @@ class Evaluator:
         rounds, raced = self._time(run, best, seed, trial)
         if first:
             self.reference_latency_ms = median(median(r.reference_ms) for r in rounds)
+        if run.pair is not None and run.pair.keep:
+            self._keep(run, run.pair)
         return run.evaluation(outcome, raced=raced, **self._value(rounds, first=first))
 
     def _build(self, run: _Run, route: Route, seed: int) -> None:
         with self._building(run):
             worker = self._check_out(run)
             with run.phase("build"):
-                built = self._ask_build(worker, CANDIDATE, route, seed)
+                if run.pair is not None and run.pair.load is not None:
+                    built = self._ask_load(worker, CANDIDATE, run.pair.load)
+                else:
+                    built = self._ask_build(worker, CANDIDATE, route, seed)
         run.facts["fingerprint"] = built["fingerprint"]
         run.facts["memory_bytes"] = built["memory_bytes"]
 
@@ -297,6 +368,23 @@ class Evaluator:
     def _ask_build(self, worker: Worker, slot: str, route: Route, seed: int) -> Mapping[str, Any]:
         fields = {"slot": slot, "route": [list(i) for i in route.items_in_order], "seed": seed}
         return worker.ask("build", fields, timeout_s=self.settings.timeout_build_s, phase="build").fields
+
+    def _ask_load(self, worker: Worker, slot: str, data: bytes) -> Mapping[str, Any]:
+        arrays = {"data": np.frombuffer(data, np.uint8)}
+        timeout_s = self.settings.timeout_build_s
+        return worker.ask("load", {"slot": slot}, arrays, timeout_s=timeout_s, phase="load").fields
+
+    def _keep(self, run: _Run, pair: _Pair) -> None:
+        """Takes the candidate's bytes. One that cannot be saved was timed all the same; it just cannot be shipped."""
+        assert run.worker is not None
+        timeout_s = self.settings.timeout_build_s
+        try:
+            with run.phase("save"):
+                saved = run.worker.ask("save", {"slot": CANDIDATE}, timeout_s=timeout_s, phase="save")
+        except WorkerFailed as failed:
+            pair.unsaved = " ".join(failed.message.split())
+        else:
+            pair.engine = saved.arrays["data"].tobytes()
 
     def _gate(self, run: _Run) -> Outcome:
         assert run.worker is not None
@@ -324,7 +412,7 @@ class Evaluator:
                 nonlocal restart_s
                 began = time.perf_counter()
                 try:
-                    return self._reference_side(worker)
+                    return self._reference_side(worker, seed if run.pair is not None else 0)
                 finally:
                     restart_s += time.perf_counter() - began
 
@@ -385,8 +473,8 @@ class Evaluator:
         )
 
     # -- the reference engine ------------------------------------------------------------------
-    def _reference_side(self, candidate: Worker) -> Side:
-        """The reference, built and in a living worker. Called by whoever holds the device."""
+    def _reference_side(self, candidate: Worker, seed: int = 0) -> Side:
+        """The reference, built and in a living worker. Called by whoever holds the device. seed: of its build."""
         if self.capabilities.placement is Placement.SAME_WORKER:
             worker: Worker | None = candidate
         else:
@@ -398,9 +486,36 @@ class Evaluator:
                 worker = self._reference_worker = self._start()
         assert worker is not None
         if worker not in self._holders:
-            self._ask_build(worker, REFERENCE, self.reference, 0)
+            self._ask_build(worker, REFERENCE, self.reference, seed)
             self._holders.add(worker)
         return Side(worker, REFERENCE)
+
+    def _build_reference(self, run: _Run, seed: int) -> None:
+        """The reference of a pair, built now; a second time where that fails. Raises ReferenceFailed."""
+        for last in (False, True):
+            with self._building(run):
+                worker = self._check_out(run)
+                note = worker.note
+                try:
+                    with run.phase("reference"):
+                        side = self._reference_side(worker, seed)
+                except WorkerFailed as failed:
+                    if self._closed:
+                        raise EvaluatorClosed from None
+                    ours = worker.alive or not run.facts  # else the candidate, in the same worker, took it along
+                    if not ours:
+                        raise
+                    if last:
+                        raise ReferenceFailed(failed.outcome, failed.message) from None
+                    if not worker.alive:
+                        self._put_back(worker)
+                        run.worker = None
+                    continue
+                if side.worker is worker:
+                    worker.note = note  # what a simulated clock says is of the candidate
+                else:
+                    side.worker.pause()
+                return
 
     # -- ending --------------------------------------------------------------------------------
     def close(self) -> None:

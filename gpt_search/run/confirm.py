@@ -2,8 +2,8 @@
 
 Stage 1 rebuilds the best k routes and picks one. Stage 2 rebuilds only that one and the reference,
 and the speed-up with its interval comes from stage 2 alone, so picking the luckiest of many
-timings cannot inflate it. The unit is a pair of fresh builds in fresh processes, whose paired rounds
-give one log-ratio; the interval is a t interval over those.
+timings cannot inflate it. The unit is a pair of fresh builds in fresh processes, made in random order, whose
+paired rounds give one log-ratio; the interval is a t interval over those.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from gpt_search.domain.errors import InputError
 from gpt_search.domain.evaluation import Evaluation
 from gpt_search.domain.outcome import Phase
 from gpt_search.domain.route import Route
+from gpt_search.domain.streams import Streams
 from gpt_search.execution.evaluator import Evaluator
 from gpt_search.execution.rounds import ReferenceFailed
 from gpt_search.measure.protocol import Protocol
@@ -22,6 +24,20 @@ def every_round(protocol: Protocol) -> Protocol:
     return replace(protocol, min_rounds=protocol.build_rounds, max_rounds=protocol.build_rounds)
 
 
+@dataclass(frozen=True)
+class Rebuilt(Evaluation):
+    """The evaluation of one pair of fresh builds.
+
+    reference_built_first: which of the two was built first, drawn at random. None where no reference was built.
+    """
+
+    reference_built_first: bool | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """As of an evaluation, and what it adds."""
+        return super().to_json() | {"reference_built_first": self.reference_built_first}
+
+
 def rebuild_pair(
     prepared: Prepared,
     protocol: Protocol,
@@ -31,23 +47,28 @@ def rebuild_pair(
     *,
     against: Route | None = None,
     until: Phase = Phase.TIME,
-) -> Evaluation:
+) -> Rebuilt:
     """One pair of fresh builds, `route` and `against`, in fresh processes, timed in alternating rounds.
 
-    against: by default the reference route. latency_ms: of `against`, which latencies are scaled with. until:
-    an earlier phase builds `route` alone. A failure of `route` is an Evaluation. Raises InputError where
-    `against` fails.
+    Which of the two is built first is a coin toss that `seed` addresses: a machine that is warmer, or a cache that
+    is fuller, at the second build must not favour one side. against: by default the reference route. latency_ms: of
+    `against`, which latencies are scaled with. until: an earlier phase builds `route` alone.
+
+    A failure of `route` is an Evaluation. Raises InputError where `against` fails.
     """
+    reference_first = bool(Streams(seed).trial(0, "build order").integers(2))
     with Evaluator(prepared.evaluator_settings(protocol), against or prepared.space.reference) as evaluator:
         evaluator.reference_latency_ms = latency_ms
         try:
-            return evaluator.evaluate(route, until, seed=seed)
+            found = evaluator.evaluate_pair(route, until, seed, reference_first=reference_first).evaluation
         except ReferenceFailed as failed:
             words = " ".join(failed.message.split())
             which = "the reference route" if against is None else "the route that others are compared with"
             raise InputError(
                 f"{which} failed when built again ({failed.outcome.name}): {words}; nothing can be confirmed against it"
             ) from None
+    known = {f.name: getattr(found, f.name) for f in fields(Evaluation)}
+    return Rebuilt(**known, reference_built_first=reference_first if until is Phase.TIME else None)
 
 
 def log_ratio(evaluation: Evaluation) -> float:

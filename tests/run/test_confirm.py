@@ -111,6 +111,11 @@ def test_the_headline_comes_from_the_raw_samples_of_stage_2_alone(study: str) ->
     assert len({e.rounds[0].candidate_ms for e in stage_2}) == 5
     assert len({e.rounds[0].reference_ms for e in stage_2}) == 5
     assert {r.reference_first for e in stage_2 for r in e.rounds} == {True, False}
+    # Which of a pair is built first is drawn for each, and kept.
+    assert {e["reference_built_first"] for es in (data["stage_2"], *data["stage_1"].values()) for e in es} == {
+        True,
+        False,
+    }
     # Stage 1 has its own builds, of every nominee, and the winner is the best of them there.
     stage_1 = {t: [Evaluation.from_json(e) for e in es] for t, es in data["stage_1"].items()}
     assert list(stage_1) == [str(n["trial"]) for n in data["nominees"]] and len(stage_1) == 3
