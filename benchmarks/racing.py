@@ -25,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt_search.measure.confidence import margins
+from gpt_search.measure.confidence import counts, margins
 from gpt_search.measure.paired import order_statistics
 from gpt_search.measure.protocol import Protocol
 from gpt_search.measure.sequential import SPREAD_SHARE
@@ -75,13 +75,16 @@ NOISES: dict[str, Draw] = {
 
 
 class Raced(NamedTuple):
-    """One route in many studies: discarded, rounds, estimate, mean, standard deviation; each (studies,)."""
+    """One route in many studies: discarded, rounds, estimate, mean, standard deviation, and the sign test's upper bound
+    (infinite while it has none); each (studies,).
+    """
 
     discarded: NDArray[np.bool_]
     rounds: NDArray[np.int64]
     estimate: Floats
     mean: Floats
     spread: Floats
+    upper: Floats
 
 
 def race(x: Floats, best: Floats, spread: Floats, trial: int, protocol: Protocol) -> Raced:
@@ -91,14 +94,17 @@ def race(x: Floats, best: Floats, spread: Floats, trial: int, protocol: Protocol
     `sequential.Best`.
     """
     studies = len(x)
-    out = Raced(np.zeros(studies, bool), np.zeros(studies, np.int64), *(np.zeros(studies) for _ in range(3)))
+    out = Raced(np.zeros(studies, bool), np.zeros(studies, np.int64), *(np.zeros(studies) for _ in range(4)))
     active = np.arange(studies)
     for n in range(protocol.min_rounds, protocol.max_rounds + 1):
         seen = x[active, :n]
         mean, s = seen.mean(axis=1), seen.std(axis=1, ddof=1)
         below, _ = margins(n, trial, protocol.alpha)
-        worse = mean - below * np.maximum(s, spread[active]) > best[active]
         ordered = np.sort(seen, axis=1)
+        lower = mean - below * np.maximum(s, spread[active])
+        if (count := counts(n, trial, protocol.alpha)[0]) <= n:
+            lower = np.maximum(lower, ordered[:, n - count])
+        worse = lower > best[active]
         k, divisor = order_statistics(n)
         error = (ordered[:, n - k] - ordered[:, k - 1]) / divisor
         ends = worse | (error <= protocol.contender_error) | (n == protocol.max_rounds)
@@ -108,6 +114,8 @@ def race(x: Floats, best: Floats, spread: Floats, trial: int, protocol: Protocol
         out.estimate[done] = np.median(seen[ends], axis=1)
         out.mean[done] = mean[ends]
         out.spread[done] = s[ends]
+        count = counts(n, trial, protocol.alpha)[1]
+        out.upper[done] = ordered[ends, count - 1] if count <= n else np.inf
         active = active[~ends]
     return out
 
@@ -162,7 +170,8 @@ def study(name: str, noise: str, sigma: float, routes: int, studies: int, protoc
         spreads.append(raced.spread)
         spread = SPREAD_SHARE * np.median(spreads, axis=0)
         margin = np.array([margins(int(n), i + 1, protocol.alpha)[1] for n in raced.rounds])
-        best = np.minimum(best, raced.mean + margin * np.maximum(raced.spread, spread))
+        upper = np.minimum(raced.mean + margin * np.maximum(raced.spread, spread), raced.upper)
+        best = np.minimum(best, upper)
         found.append(raced)
     return Studies(
         truth,

@@ -15,9 +15,10 @@ sum alpha_i <= alpha. Where they hold, let b be the fastest feasible route and j
 L_b <= mu_b <= mu_j <= U_j = B after every round, so b is never discarded. That includes ties (none of several
 equally fast routes is discarded), any strategy, any order, several builders, and studies that are continued.
 
-What it rests on: independent normal rounds with a variance of their own for each route (`confidence`). Each
-round is a difference of logarithms of medians, so drift that both sides share cancels, samples that are outliers move
-little, and what hits either side alike is symmetric. What is left of a burst widens the bounds; nothing is dropped.
+What it rests on: independent normal rounds with a variance of their own for each route, or symmetric ones for the
+bounds by signs (`confidence`). Each round is a difference of logarithms of medians, so drift that both sides share
+cancels, samples that are outliers move little, and what hits either side alike is symmetric. What is left of a burst
+widens the bounds by the t-test; then those by signs decide. Nothing is dropped.
 Where rounds take a few separate values only (a clock that ticks, a device that switches between two states), a few of
 them agree by chance, and Student's statistic explodes. Against that, a route's standard deviation counts
 as at least half the median one of the routes timed before it, which can only widen its bounds.

@@ -7,15 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.integrate import quad
-from scipy.stats import nct, norm
+from scipy.stats import binom, nct, norm
 from scipy.stats import t as student
 
 from gpt_search.measure.confidence import (
     LOWER_SHARE,
+    SIGN_SHARE,
     Bounds,
     bounds,
+    counts,
+    critical_count,
     critical_t,
     log_mixture,
+    log_sign_mixture,
     margins,
     spending,
     spread_of,
@@ -86,13 +90,15 @@ def test_one_round_says_nothing() -> None:
 def test_bounds_move_with_the_rounds_and_scale_with_them(x: list[float], shift: float, scale: float) -> None:
     low, high = bounds(x, 7, 0.05)
     moved = bounds([scale * v + shift for v in x], 7, 0.05)
-    assert low <= np.mean(x) + 1e-9 and high >= np.mean(x) - 1e-9
     assert moved.lower == pytest.approx(scale * low + shift, abs=1e-6)
     assert moved.upper == pytest.approx(scale * high + shift, abs=1e-6)
     mirrored = bounds([-v for v in x], 7, 0.05)
     below, above = margins(len(x), 7, 0.05)
-    assert -mirrored.upper == pytest.approx(np.mean(x) - above * spread_of(x), abs=1e-9)
-    assert low == pytest.approx(np.mean(x) - below * spread_of(x), abs=1e-9)
+    ordered, (for_lower, for_upper) = sorted(x), counts(len(x), 7, 0.05)
+    by_sign = ordered[-for_lower] if for_lower <= len(x) else -math.inf
+    assert low == pytest.approx(max(np.mean(x) - below * spread_of(x), by_sign), abs=1e-9)
+    of_mirrored = -ordered[-for_upper] if for_upper <= len(x) else math.inf
+    assert mirrored.upper == pytest.approx(min(above * spread_of(x) - np.mean(x), of_mirrored), abs=1e-9)
 
 
 def test_a_least_spread_only_widens() -> None:
@@ -127,3 +133,47 @@ def test_the_bounds_hold_after_every_round_at_once(sigma: float) -> None:
         missed |= lower > 1.5
     # Some must be missed, or the bounds are far wider than they have to be.
     assert 0.02 < missed.mean() <= delta
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 40])
+def test_the_sign_mixture_is_the_likelihood_ratio_mixed_over_p(n: int) -> None:
+    k = np.arange(n + 1)
+    mixture = np.exp(log_sign_mixture(n, k))
+    for i in k.tolist():
+        by_definition, _ = quad(lambda p, i=i: 2 * 2.0**n * p**i * (1 - p) ** (n - i), 0.5, 1)
+        assert mixture[i] == pytest.approx(by_definition, rel=1e-8)
+    # Under p = 1/2 its mean is 1, and more rounds above say more.
+    assert float((mixture * binom.pmf(k, n, 0.5)).sum()) == pytest.approx(1)
+    assert (np.diff(mixture) > 0).all()
+
+
+def test_the_sign_test_starts_when_all_rounds_above_are_enough() -> None:
+    assert critical_count(5, 0.01) == 6
+    first = next(n for n in range(1, 60) if critical_count(n, 1e-5) <= n)
+    assert 2 ** (first + 1) / (first + 1) >= 1e5 > 2**first / first
+    assert critical_count(first, 1e-5) == first
+
+
+def test_the_sign_bound_holds_after_every_round_at_once_whatever_the_spread() -> None:
+    """Rounds around a median of 1.5 whose spread follows from what was seen before, and is often enormous."""
+    delta, repeats, most = 0.2, 20_000, 80
+    rng = np.random.default_rng(1)
+    x = np.empty((repeats, most))
+    for n in range(most):
+        spread = np.where(x[:, n - 1] > 1.5, 100.0, 1.0) if n else np.ones(repeats)
+        x[:, n] = 1.5 + spread * np.abs(rng.standard_cauchy(repeats)) * rng.choice([-1.0, 1.0], repeats)
+    missed = np.zeros(repeats, bool)
+    for n in range(1, most + 1):
+        count = critical_count(n, delta)
+        if count <= n:
+            missed |= np.sort(x[:, :n], axis=1)[:, n - count] > 1.5
+    assert 0.05 < missed.mean() <= delta
+
+
+def test_bursts_over_whole_rounds_leave_the_sign_bound_tight() -> None:
+    rng = np.random.default_rng(2)
+    x = 0.05 + 0.01 * rng.standard_normal(60) * np.where(rng.random(60) < 0.1, 10.0, 1.0)
+    below = margins(60, 50, 0.05)[0]
+    by_mean = float(x.mean()) - below * spread_of(x)
+    assert by_mean < 0.03 < bounds(x, 50, 0.05).lower < 0.05
+    assert 0 < SIGN_SHARE < 0.5
