@@ -84,6 +84,8 @@ class TimingRequest:
     host_copies: the calls take their inputs from host memory and leave their outputs there, copies between
         host and device included; False for both already on the device. A backend whose device is the
         host refuses True with an InputError.
+    launch: how to launch the calls, as `TimingResult.launch` names it; None for the engine's own choice. An
+        engine that cannot do it launches as it can and says so.
     """
 
     inputs: Mapping[str, Array]
@@ -93,6 +95,7 @@ class TimingRequest:
     warmup_calls: int = 0
     streams: int = 1
     host_copies: bool = False
+    launch: str | None = None
 
 
 @dataclass(frozen=True)
@@ -102,13 +105,20 @@ class TimingResult:
     samples_ms: float64 (calls,), ms, in the order of completion, none dropped: each call's latency
     over `streams`. With several streams their mean is the time per inference, one over the throughput
     (Little's law: calls in flight = throughput x mean latency). launch: how calls were made ("call",
-    "graph"). streams, host_copies: as was done; must be what was asked for.
+    "graph"). streams, host_copies: as was done; must be what was asked for. launch_note: why this engine's
+    calls could not be launched in the better way, else empty: the other side of a pair is then asked for
+    this side's way, so that both are timed alike. device: clocks, temperature and the like during this
+    turn, by name; `throttled` above 0 where the device slowed down. again: why the round should be taken
+    again (a device that throttled, where the user asked for that), else empty.
     """
 
     samples_ms: NDArray[np.float64]
     launch: str = "call"
     streams: int = 1
     host_copies: bool = False
+    launch_note: str = ""
+    device: Mapping[str, float] = field(default_factory=dict)
+    again: str = ""
 
 
 class Engine(Protocol):

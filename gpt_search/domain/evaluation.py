@@ -16,7 +16,8 @@ class Round:
 
     candidate_ms, reference_ms: raw samples in ms, in call order, none dropped. started_s: seconds
     since the study's session began. reference_first: which side ran first. device: clocks,
-    temperature and the like, where the backend reads them.
+    temperature and the like, where the backend reads them; the reference's under `reference_...`.
+    launch: how the calls of both sides were made.
     """
 
     candidate_ms: tuple[float, ...]
@@ -24,6 +25,7 @@ class Round:
     started_s: float = 0.0
     reference_first: bool = False
     device: Mapping[str, float] = field(default_factory=dict)
+    launch: str = "call"
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ class Evaluation:
     timed_as: trial number whose samples stand for this route, because the engines are the same.
     raced: True when timing stopped early because the route was clearly worse than the best.
     cost_s: seconds by phase ("start", "build", "gate", "time"). message: why it failed, one or more lines.
+    notes: what a reader must know about how it was timed (launched otherwise than usual, throttled rounds).
     """
 
     outcome: Outcome
@@ -54,6 +57,7 @@ class Evaluation:
     raced: bool = False
     cost_s: Mapping[str, float] = field(default_factory=dict)
     message: str | None = None
+    notes: tuple[str, ...] = ()
 
     def observation(self) -> Observation:
         """What a strategy may see of it."""
@@ -78,6 +82,7 @@ class Evaluation:
             "raced": self.raced,
             "cost_s": {phase: _number(s) for phase, s in self.cost_s.items()},
             "message": self.message,
+            **({"notes": list(self.notes)} if self.notes else {}),
             "rounds": [
                 {
                     "candidate_ms": [_number(x) for x in r.candidate_ms],
@@ -85,6 +90,7 @@ class Evaluation:
                     "started_s": _number(r.started_s),
                     "reference_first": r.reference_first,
                     **({"device": {k: _number(v) for k, v in r.device.items()}} if r.device else {}),
+                    **({"launch": r.launch} if r.launch != "call" else {}),
                 }
                 for r in self.rounds
             ],
@@ -110,6 +116,7 @@ class Evaluation:
             raced=bool(data["raced"]),
             cost_s={str(k): float(v) for k, v in data["cost_s"].items()},
             message=data["message"],
+            notes=tuple(map(str, data.get("notes", ()))),
             rounds=tuple(
                 Round(
                     tuple(map(float, r["candidate_ms"])),
@@ -117,6 +124,7 @@ class Evaluation:
                     float(r["started_s"]),
                     bool(r["reference_first"]),
                     {str(k): float(v) for k, v in r.get("device", {}).items()},
+                    str(r.get("launch", "call")),
                 )
                 for r in data["rounds"]
             ),

@@ -24,7 +24,7 @@ from gpt_search.domain.workload import Workload
 from gpt_search.execution.devices import DeviceLock, build_lock_shared
 from gpt_search.execution.environment import environment
 from gpt_search.execution.launcher import Worker, WorkerFailed, WorkerSpec
-from gpt_search.execution.rounds import CANDIDATE, REFERENCE, Comparison, ReferenceFailed, Side
+from gpt_search.execution.rounds import CANDIDATE, REFERENCE, Comparison, ReferenceFailed, Side, Timing
 from gpt_search.measure.paired import paired_estimate
 from gpt_search.measure.protocol import Protocol
 from gpt_search.measure.sequential import Best
@@ -338,12 +338,13 @@ class Evaluator:
         outcome = self._gate(run)
         if run.until is Phase.GATE or (outcome is Outcome.ACCURACY and not self.settings.time_infeasible):
             return run.evaluation(outcome)
-        rounds, raced = self._time(run, best, seed, trial)
+        timing = self._time(run, best, seed, trial)
+        rounds = timing.rounds
         if first:
             self.reference_latency_ms = median(median(r.reference_ms) for r in rounds)
         if run.pair is not None and run.pair.keep:
             self._keep(run, run.pair)
-        return run.evaluation(outcome, raced=raced, **self._value(rounds, first=first))
+        return run.evaluation(outcome, raced=timing.raced, notes=timing.notes, **self._value(rounds, first=first))
 
     def _build(self, run: _Run, route: Route, seed: int) -> None:
         with self._building(run):
@@ -401,7 +402,7 @@ class Evaluator:
             run.facts["memory_bytes"] = answer["memory_bytes"]
         return Outcome.OK if violation < 0 else Outcome.ACCURACY
 
-    def _time(self, run: _Run, best: Best | None, seed: int, trial: int) -> tuple[tuple[Round, ...], bool]:
+    def _time(self, run: _Run, best: Best | None, seed: int, trial: int) -> Timing:
         worker = run.worker
         assert worker is not None
         settings = self.settings
@@ -469,6 +470,7 @@ class Evaluator:
             log_ratio=other.log_ratio,
             log_ratio_error=other.log_ratio_error,
             raced=other.raced,
+            notes=other.notes,
             timed_as=trial if other.timed_as is None else other.timed_as,
         )
 

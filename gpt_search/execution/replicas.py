@@ -84,7 +84,7 @@ def time_pair(settings: EvaluatorSettings, pair: BuiltPair, seed: int, clock: Ca
             settings.timeout_run_s,
             clock,
         )
-        rounds, _ = comparison.run(None)
+        rounds = comparison.run(None).rounds
         seconds = time.perf_counter() - began - waited
     side = settings.protocol.round_seconds
     round_s = 2 * side if len(rounds) < 2 else _spacing(rounds, 2 * side)

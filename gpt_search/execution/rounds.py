@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -17,23 +18,35 @@ from gpt_search.measure.sampling import MIN_SAMPLES, is_steady
 from gpt_search.measure.sequential import Best, Decision, decide_on
 
 CANDIDATE, REFERENCE = "candidate", "reference"
+AGAIN_LIMIT = 20
+AGAIN_PAUSE_S = 0.5
+_TAKEN_AGAIN = "a round was left out and taken again: "
 _T = TypeVar("_T")
 
 
 class Block(NamedTuple):
-    """What one side did in one round: samples in ms, whether they are simulated, how calls were launched."""
+    """What one side did in one round: samples in ms, whether they are simulated, how calls were launched.
+
+    launch_note, again: see `backends.base.TimingResult`.
+    """
 
     samples_ms: tuple[float, ...]
     simulated: bool
     launch: str
     device: dict[str, float]
+    launch_note: str = ""
+    again: str = ""
 
 
 class Timing(NamedTuple):
-    """All rounds of one comparison, in order; raced: stopped early, being clearly worse than the best."""
+    """All rounds of one comparison, in order; raced: stopped early, being clearly worse than the best.
+
+    notes: what a reader must know about how they were taken, a line each.
+    """
 
     rounds: tuple[Round, ...]
     raced: bool
+    notes: tuple[str, ...] = ()
 
 
 @dataclass
@@ -43,8 +56,10 @@ class Side:
     worker: Worker
     slot: str
 
-    def time(self, number: int, protocol: Protocol, seed: int, timeout_s: float | None) -> Block:
-        """One round on this side. number: of the round, below 0 for warm-up.
+    def time(
+        self, number: int, protocol: Protocol, seed: int, timeout_s: float | None, launch: str | None = None
+    ) -> Block:
+        """One round on this side. number: of the round, below 0 for warm-up. launch: as `TimingRequest.launch`.
 
         Raises WorkerFailed, also for samples that are not positive, finite numbers.
         """
@@ -59,6 +74,7 @@ class Side:
                 "warmup_calls": 1 if number >= 0 else 0,
                 "seed": seed,
                 "round": number,
+                "launch": launch,
             },
             timeout_s=timeout_s,
             phase="time",
@@ -69,7 +85,8 @@ class Side:
             self.worker.kill()
             raise WorkerFailed(Outcome.CRASH, "the worker answered with garbage in phase time: no usable samples")
         fields = answer.fields
-        return Block(samples, fields["simulated"], fields["launch"], dict(fields["device"]))
+        device = {str(k): float(v) for k, v in fields["device"].items()}
+        return Block(samples, fields["simulated"], fields["launch"], device, fields["launch_note"], fields["again"])
 
 
 def warm_up(side: Side, protocol: Protocol, seed: int, timeout_s: float | None) -> None:
@@ -124,12 +141,18 @@ class Comparison:
     warm: set[Worker] = field(default_factory=set)
     _awake: Worker | None = None
     _apart: bool = True
+    _launch: str | None = None
+    _notes: dict[str, int] = field(default_factory=dict)
 
     def run(self, best: Best | None, trial: int = 1) -> Timing:
         """Times until the racing rule ends it. best, trial: as `measure.sequential.decide` takes them.
 
         A round in which the reference dies is repeated with a new one, once: its other half is no
-        longer of the same window. Raises WorkerFailed for the candidate, ReferenceFailed.
+        longer of the same window. Both sides are launched alike: where one of them cannot be launched as
+        the other, both go the way that it can. A round that a backend asks to have again is taken again,
+        after a pause, `AGAIN_LIMIT` times in a comparison at most; later ones stand. Both are noted.
+
+        Raises WorkerFailed for the candidate, ReferenceFailed.
         """
         self._repeated(self._reference_ready)
         warm_up(self.candidate, self.protocol, self.seed, self.timeout_s)
@@ -139,16 +162,49 @@ class Comparison:
         decision = Decision.CONTINUE
         while decision is Decision.CONTINUE:
             number = len(rounds)
-            round_, simulated = self._repeated(lambda n=number: self._round(n))  # type: ignore[misc]
+            round_, simulated, again = self._repeated(lambda n=number: self._round(n))  # type: ignore[misc]
+            if again and self._may_repeat(again):
+                continue
             if simulated:
                 round_ = replace(round_, started_s=simulated_s)
                 simulated_s += (sum(round_.candidate_ms) + sum(round_.reference_ms)) / 1000
             rounds.append(round_)
             log_ratios.append(log_ratio_of(round_))
             decision = decide_on(log_ratios, best, self.protocol, trial)
-        return Timing(tuple(rounds), decision is Decision.CLEARLY_WORSE)
+        notes = tuple(f"{text} ({n} times)" if n > 1 else text for text, n in self._notes.items())
+        return Timing(tuple(rounds), decision is Decision.CLEARLY_WORSE, notes)
 
-    def _round(self, number: int) -> tuple[Round, bool]:
+    def _may_repeat(self, why: str) -> bool:
+        """Notes that a round is left out and waits a little; False where too many were left out already."""
+        if sum(n for text, n in self._notes.items() if text.startswith(_TAKEN_AGAIN)) >= AGAIN_LIMIT:
+            self._note(f"a round was kept although the limit for taking rounds again was reached: {why}")
+            return False
+        self._note(f"{_TAKEN_AGAIN}{why}")
+        time.sleep(AGAIN_PAUSE_S)
+        return True
+
+    def _note(self, text: str) -> None:
+        self._notes[text] = self._notes.get(text, 0) + 1
+
+    def _round(self, number: int) -> tuple[Round, bool, str]:
+        """One round, whether it is simulated, and why it should be taken again, if so."""
+        mine, theirs, started, reference_first = self._turns(number)
+        if mine.launch != theirs.launch and self._launch is None and (mine.launch_note or theirs.launch_note):
+            # The first round of an engine that cannot be launched as the other: it is no pair.
+            name, side = ("candidate", mine) if mine.launch_note else ("reference", theirs)
+            self._launch = side.launch
+            self._note(f"both sides were launched as {side.launch!r}: for the {name}, {side.launch_note}")
+            mine, theirs, started, reference_first = self._turns(number)
+        if mine.launch != theirs.launch:
+            raise RuntimeError(f"the two sides of a pair were launched differently: {mine.launch}, {theirs.launch}")
+        device = mine.device | {f"reference_{k}": v for k, v in theirs.device.items()}
+        round_ = Round(mine.samples_ms, theirs.samples_ms, started, reference_first, device, mine.launch)
+        again = mine.again or theirs.again
+        if not again and max(mine.device.get("throttled", 0.0), theirs.device.get("throttled", 0.0)) > 0:
+            self._note("a round was throttled and kept")
+        return round_, mine.simulated, again
+
+    def _turns(self, number: int) -> tuple[Block, Block, float, bool]:
         reference_first = (number + self.seed) % 2 == 1
         started = self.clock()
         if reference_first:
@@ -157,13 +213,10 @@ class Comparison:
         else:
             mine = self._candidate_turn(number)
             theirs = self._reference_turn(number)
-        if mine.launch != theirs.launch:
-            raise RuntimeError(f"the two sides of a pair were launched differently: {mine.launch}, {theirs.launch}")
-        device = mine.device or theirs.device
-        return Round(mine.samples_ms, theirs.samples_ms, started, reference_first, device), mine.simulated
+        return mine, theirs, started, reference_first
 
     def _candidate_turn(self, number: int) -> Block:
-        block = self.candidate.time(number, self.protocol, self.seed, self.timeout_s)
+        block = self.candidate.time(number, self.protocol, self.seed, self.timeout_s, self._launch)
         if self._apart:
             self.candidate.worker.pause()
         return block
@@ -171,7 +224,7 @@ class Comparison:
     def _reference_turn(self, number: int) -> Block:
         side = self._reference_ready()
         with self._blaming_reference():
-            block = side.time(number, self.protocol, self.seed, self.timeout_s)
+            block = side.time(number, self.protocol, self.seed, self.timeout_s, self._launch)
         if self._apart:
             side.worker.pause()
         return block

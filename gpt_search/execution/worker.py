@@ -208,15 +208,18 @@ class Server:
                 fields["min_calls"],
                 fields["max_calls"],
                 fields["warmup_calls"],
+                launch=fields["launch"],
             )
         )
-        state: Mapping[str, float] = getattr(backend, "device_state", dict)()
+        state: Mapping[str, float] = getattr(backend, "device_state", dict)() | dict(result.device)
         samples = np.asarray(result.samples_ms, np.float64)
         return Message(
             "samples",
             request.id,
             {
                 "launch": str(result.launch),
+                "launch_note": str(result.launch_note),
+                "again": str(result.again),
                 "simulated": bool(getattr(engine, "simulated", False)),
                 "device": {str(k): float(v) for k, v in state.items()},
             },

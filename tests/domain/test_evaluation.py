@@ -23,6 +23,7 @@ rounds = st.builds(
     started_s=numbers,
     reference_first=st.booleans(),
     device=st.dictionaries(text, numbers, max_size=2),
+    launch=text,
 )
 evaluations = st.builds(
     Evaluation,
@@ -43,6 +44,7 @@ evaluations = st.builds(
     raced=st.booleans(),
     cost_s=st.dictionaries(st.sampled_from(["start", "build", "gate", "time"]), numbers),
     message=st.none() | st.text(),
+    notes=st.lists(st.text(), max_size=2).map(tuple),
 )
 
 

@@ -273,7 +273,7 @@ def test_both_engines_live_in_one_worker_where_the_backend_wants_that(tmp_path, 
         assert len(evaluator._all) == 1
         assert evaluator.capabilities.placement is Placement.SAME_WORKER
         assert evaluator._lock.device == "GPU-test"
-    assert got.rounds[0].device == {"clock_mhz": 1980.0}
+    assert got.rounds[0].device == {"clock_mhz": 1980.0, "reference_clock_mhz": 1980.0}
 
 
 # -- the reference -----------------------------------------------------------------------------
