@@ -18,7 +18,10 @@ _ATTRIBUTES = ("capabilities", "knob_database", "environment", "build", "load")
 
 @dataclass(frozen=True)
 class _Entry:
-    """One backend: how to load it (None: not in this version), and the packages it needs with the extra's name."""
+    """One backend: how to load it (None: not in this version), and the packages it needs with the extra's name.
+
+    needs: names of modules; "a|b" is a or b.
+    """
 
     load: Callable[[str], Backend] | None
     needs: tuple[str, ...] = ()
@@ -38,10 +41,20 @@ def _synthetic(options: str) -> Backend:
     return SyntheticBackend(options)
 
 
+def _tensorrt(name: str) -> Callable[[str], Backend]:
+    def load(options: str) -> Backend:
+        from gpt_search.backends.tensorrt import TensorRTBackend
+
+        return TensorRTBackend(name)
+
+    return load
+
+
 _ENTRIES = {
     "onnxruntime": _Entry(_onnxruntime, ("onnxruntime", "onnx")),
     "synthetic": _Entry(_synthetic, takes_options=True),
-    "tensorrt": _Entry(None, ("tensorrt",), "tensorrt"),
+    "tensorrt": _Entry(_tensorrt("tensorrt"), ("tensorrt|tensorrt_bindings",), "tensorrt"),
+    "tensorrt-rtx": _Entry(_tensorrt("tensorrt-rtx"), ("tensorrt_rtx|tensorrt_rtx_bindings",), "rtx"),
     "xla": _Entry(None, ("jax",), "xla"),
 }
 _FILE = re.compile(r"^(?P<path>.+\.py):(?P<name>[A-Za-z_]\w*)(?::(?P<options>.*))?$", re.DOTALL)
@@ -63,7 +76,9 @@ def availability(name: str) -> str | None:
     entry = _entry(plain)
     if entry.load is None:
         return f"the {plain} backend is not in this version of gpt_search"
-    missing = [p for p in entry.needs if importlib.util.find_spec(p) is None]
+    missing = [
+        p.partition("|")[0] for p in entry.needs if all(importlib.util.find_spec(m) is None for m in p.split("|"))
+    ]
     if missing:
         where = f"gpt-search[{entry.extra}]" if entry.extra else " ".join(missing)
         return f"{', '.join(missing)} is not installed; try: pip install '{where}'"

@@ -20,6 +20,9 @@ from gpt_search.domain.workload import Array
 
 Shape = tuple[int, ...]
 
+MAX_OPTIMIZATION_LEVEL = 5
+"""The highest builder optimisation level; TensorRT takes a higher number for this one."""
+
 _TRUE, _FALSE = ("on", "true", "yes", "1"), ("off", "false", "no", "0")
 _SHAPE = re.compile(r"\d+(x\d+)*")
 
@@ -231,7 +234,9 @@ class TensorRTOptions:
     profiles: tuple[Profile, ...] = _build(
         (), _profiles, "optimisation profiles: min:opt:max shape by input; without any, the workload's shapes alone"
     )
-    builder_optimization_level: int | None = _build(None, _whole(0, 5), "0 to 5: how much the builder tries")
+    builder_optimization_level: int | None = _build(
+        None, _whole(0, MAX_OPTIMIZATION_LEVEL), "0 to 5: how much the builder tries"
+    )
     avg_timing_iterations: int | None = _build(None, _whole(1), "runs that the builder averages over for one tactic")
     max_num_tactics: int | None = _build(None, _whole(1), "tactics that the builder times for one layer, at most")
     max_aux_streams: int | None = _build(None, _whole(0), "streams beside the main one that an engine may use, at most")
@@ -248,10 +253,8 @@ class TensorRTOptions:
     hardware_compatibility_level: str | None = _build(
         None, _one_of("none", "ampere_plus", "same_compute_capability"), "GPUs that the engine may run on"
     )
-    compute_capability: tuple[str, ...] = _build(
-        ("current",),
-        _capabilities,
-        "TensorRT-RTX: what to build for, such as 8.9 or 8.9,12.0; current asks the GPU here",
+    compute_capability: tuple[str, ...] | None = _build(
+        None, _capabilities, "TensorRT-RTX: what to build for, such as 8.9 or 8.9,12.0; current asks the GPU here"
     )
     timing_cache: str = _build(
         "frozen", _one_of("frozen", "none", "shared"), "what a build knows of tactics timed in earlier builds"
@@ -269,9 +272,7 @@ class TensorRTOptions:
     plugins: tuple[PluginFile, ...] = _build((), _plugins, "shared libraries with plugins, separated by commas")
     # -- run: how it is launched and timed
     launch: str = _run("graph", _one_of("graph", "stream"), "CUDA graph, where a route can be captured, or stream")
-    streams: int = _run(1, _whole(1, 64), "streams that run at the same time, for throughput")
     l2_flush: bool = _run(False, _bool, "overwrite the L2 cache before every timed launch")
-    host_copies: bool = _run(False, _bool, "count the copies of inputs and outputs between host and device")
     timing_points: tuple[Mapping[str, Shape], ...] = _run(
         (), _points, "shapes to time at; one sample is the sum over all of them; without any, the workload's shapes"
     )

@@ -93,6 +93,7 @@ def _needed_by(marker: Any, extra: str) -> bool:
 def _backends() -> dict[str, Any]:
     """Every backend: usable or why not and what to install; what it can do; whether its knobs are known here."""
     from gpt_search.backends.registry import availability, backend_names, load_backend
+    from gpt_search.domain.errors import InputError
 
     found: dict[str, Any] = {}
     for name in backend_names():
@@ -107,6 +108,9 @@ def _backends() -> dict[str, Any]:
             can = backend.capabilities
             entry["environment"] = dict(backend.environment())
             entry["knobs"] = len(backend.knob_database())
+        except InputError as error:
+            found[name] = {"usable": False, "why_not": str(error)}
+            continue
         except Exception as error:  # a broken installation is what doctor is there to report
             found[name] = {"usable": False, "why_not": f"{type(error).__name__}: {error}"}
             continue

@@ -30,11 +30,11 @@ class NoBackend:
 
 
 def test_names_and_what_can_be_used():
-    assert backend_names() == ["onnxruntime", "synthetic", "tensorrt", "xla"]
+    assert backend_names() == ["onnxruntime", "synthetic", "tensorrt", "tensorrt-rtx", "xla"]
     assert availability("onnxruntime") is None
     assert availability("synthetic") is None
     assert availability('synthetic:{"seed": 1}') is None
-    for name in ("tensorrt", "xla"):
+    for name in ("xla",):
         assert availability(name) == f"the {name} backend is not in this version of gpt_search"
         with pytest.raises(InputError, match=f"backend '{name}' cannot be used: .* not in this version"):
             load_backend(name)

@@ -190,7 +190,7 @@ def test_expressions(folder, knobs, parts):
         (("--strategy", "sparse_random:mean=many"), ["mean", "'many'"]),
         (("--strategy", "nowhere.py:Mine"), ["nowhere.py"]),
         (("--backend", "onnxruntme"), ["unknown backend 'onnxruntme'", "did you mean 'onnxruntime'?"]),
-        (("--backend", "tensorrt"), ["tensorrt", "not in this version"]),
+        (("--backend", "tensorrt"), ["TensorRT cannot be used here", "pip install 'tensorrt-cu13>=11.1'"]),
         (("--backend", "onnxruntime:x=1"), ["takes no options"]),
         (("--metric", "linf"), ["'linf' is not one of l0, l1, l2, lInf, cos", "did you mean 'lInf'?"]),
         (("--reference", "file"), ["'file' is not one of", "did you mean 'files'?"]),
