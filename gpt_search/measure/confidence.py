@@ -154,8 +154,9 @@ def log_sign_mixture(n: int, k: NDArray[np.int_]) -> NDArray[np.float64]:
     """log S_n, the module's formula, for k of n rounds above mu0."""
     from scipy.special import betaincc, betaln
 
-    mixture: NDArray[np.float64] = (n + 1) * math.log(2) + betaln(k + 1, n - k + 1)
-    return mixture + np.log(betaincc(k + 1, n - k + 1, 0.5))
+    tail: NDArray[np.float64] = betaincc(k + 1, n - k + 1, 0.5)
+    mixture: NDArray[np.float64] = (n + 1) * math.log(2) + betaln(k + 1, n - k + 1) + np.log(tail)
+    return mixture
 
 
 @lru_cache(maxsize=65536)
