@@ -92,7 +92,7 @@ def print_summary(summary: StudySummary) -> None:
         since = summary.trials - latest.get("trials", summary.trials)
         if since > 0:
             _row("", f"{_count(since, 'trial')} finished since then")
-    if faster and latest_confirmation(summary) is None:
+    if faster and latest_confirmation(summary) is None and summary.imported is None:
         _command("next", command_for("confirm", summary.study, summary.storage))
     elif confirmed and latest is not None and latest["verdict"] == "FASTER":
         mine = [m for m in summary.minimisations if m["confirmation"] == latest["number"]]

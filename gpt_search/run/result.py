@@ -74,7 +74,8 @@ class StudySummary:
     outcomes: trials by outcome name, without the reference. engines: distinct fingerprints.
     nominees: the best routes that beat or equal the reference, best first; the reference itself
     when nothing is faster. end: why the study ended, None while it has not. noise: "value", the relative
-    standard deviation of one value, and its "source": "floor" or "calibration".
+    standard deviation of one value, and its "source": "floor" or "calibration". imported: the program
+    whose tuning cache the study was made from, None for a study of our own.
     """
 
     study: str
@@ -99,6 +100,7 @@ class StudySummary:
     confirmations: tuple[Mapping[str, Any], ...] = ()
     minimisations: tuple[Mapping[str, Any], ...] = ()
     noise: Mapping[str, Any] | None = None
+    imported: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-like form; the number of routes is exact."""
@@ -125,6 +127,7 @@ class StudySummary:
             "end": self.end,
             "confirmations": [dict(c) for c in self.confirmations],
             "minimisations": [dict(m) for m in self.minimisations],
+            "imported": self.imported,
         }
 
 

@@ -64,6 +64,7 @@ def summarise(store: StudyStore, strategy: Strategy | None = None, top: int = DE
         confirmations=tuple(store.confirmations()),
         noise=store.attr(FACT),
         minimisations=tuple(store.minimisations()),
+        imported=(settings.get("imported") or {}).get("program"),
     )
 
 

@@ -18,6 +18,7 @@ from gpt_search.execution.evaluator import nothing_known
 from gpt_search.execution.rounds import ReferenceFailed
 from gpt_search.measure.sequential import Field
 from gpt_search.run.config import TuneConfig
+from gpt_search.run.import_cache import refuse_imported
 from gpt_search.run.noise import settle_noise
 from gpt_search.run.result import Status, StudySummary, best_row
 from gpt_search.run.setup import Prepared, prepare, prepare_stored
@@ -80,6 +81,7 @@ def resume(
 
 def prepared_for(store: StudyStore) -> Prepared:
     """A stored study's pieces, looked at anew. Raises InputError when something is not as it was."""
+    refuse_imported(store.settings, store.name)
     prepared = prepare_stored(store.settings, store.space)
     found = differences(store.settings, prepared.settings().with_space(store.space))
     if found:
