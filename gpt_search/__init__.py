@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOME = {
+    "Blame": "search.blame",
     "Budget": "domain.budget",
     "Evaluation": "domain.evaluation",
     "ExpressionError": "domain.expression",
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from gpt_search.domain.space import SearchSpace as SearchSpace
     from gpt_search.domain.streams import Streams as Streams
     from gpt_search.domain.workload import Workload as Workload
+    from gpt_search.search.blame import Blame as Blame
     from gpt_search.search.discovery import load_strategy as load_strategy
     from gpt_search.search.landscapes import planted as planted
     from gpt_search.search.optuna_adapter import OptunaStrategy as OptunaStrategy
