@@ -6,7 +6,9 @@ from pathlib import Path
 
 import click
 
-from gpt_search.cli.common import OneOf, json_option, print_json
+from gpt_search.cli.common import OneOf, WholeNumber, json_option, print_json
+from gpt_search.cli.live import LiveProgress, stoppable
+from gpt_search.cli.summary import print_shipped
 from gpt_search.cli.tune import storage_option
 
 
@@ -14,17 +16,32 @@ from gpt_search.cli.tune import storage_option
 @click.argument("study")
 @storage_option
 @click.option("--as", "form", type=OneOf(["engine", "route", "record"]), required=True, help="What to write.")
+@click.option(
+    "--processes",
+    type=WholeNumber(2),
+    default=5,
+    show_default=True,
+    metavar="N",
+    help="Fresh processes in which an engine is loaded and timed again: the unit of the file's own interval.",
+)
 @click.argument("out", type=click.Path(path_type=Path))
 @json_option
-def export(study: str, storage: str, form: str, out: Path, as_json: bool) -> None:
+def export(study: str, storage: str, form: str, processes: int, out: Path, as_json: bool) -> None:
     """Write the winner of STUDY, or its records, to OUT.
 
-    The winner is that of the latest confirmation. An engine is built, saved, loaded again and
-    checked against the golden data before it is written.
+    The winner is that of the latest confirmation. The engine is one of the builds that confirmed it:
+    loaded again, checked against the golden data and timed again. OUT.json says what it is.
     """
     from gpt_search.run.export import export as run
+    from gpt_search.run.export import sidecar
 
-    done = run(study, storage, form, out)
+    live = LiveProgress(None)
+
+    def step(done: int, total: int, what: str) -> None:
+        live.step(done, total, what, "timing the file: process")
+
+    with stoppable(live):
+        done = run(study, storage, form, out, processes, step)
     if as_json:
         print_json(
             {
@@ -35,7 +52,12 @@ def export(study: str, storage: str, form: str, out: Path, as_json: bool) -> Non
                 "route": done.route,
                 "note": done.note,
             }
+            | ({"sidecar": sidecar(done.path), "facts": dict(done.facts)} if done.facts else {})
         )
         return
     of = "" if done.trial is None else f" of trial {done.trial}"
     click.echo(f"{done.path}: {done.form}{of}, {done.bytes} bytes ({done.note})")
+    if "file_speedup" in done.facts:
+        print_shipped(done.facts)
+    if done.facts:
+        click.echo(f"{sidecar(done.path)}: what it is")

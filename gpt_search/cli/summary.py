@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from gpt_search.run.result import StudySummary
 
 _LABEL = 11
+_KEEP = "keep the default"
 
 
 def command_for(command: str, study: str, storage: str, *more: str) -> str:
@@ -104,33 +105,80 @@ def print_summary(summary: StudySummary) -> None:
 
 
 def print_confirmation(data: Mapping[str, Any], metric: str, shown_route: str | None = None) -> None:
-    """The headline: the confirmed speed-up with its interval, or that the default should be kept.
+    """The headline: the confirmed speed-up with its interval, the verdict, and whether to keep the default.
 
     shown_route: a route that the reader has just seen, and need not see again.
     """
     winner, speedup = data["winner"], data["speedup"]
     if winner is None or speedup is None:
-        _row("confirmed", f"keep the default: {data['reason']}")
+        _row("confirmed", f"nothing: {data['reason']}")
+        _row("answer", _KEEP)
         return
-    high = "inf" if speedup["high"] is None else f"{speedup['high']:.3f}"
     few = ", preliminary: fewer than 5" if data["preliminary"] else ""
     _row(
         "confirmed",
-        f"trial {winner['trial']}: {speedup_text(speedup['estimate'])} [{speedup['low']:.3f}, {high}] "
-        f"({100 * speedup['level']:g} %, {_count(speedup['n'], 'build')}{few}): {data['reason']}",
+        f"trial {winner['trial']}: {_interval(speedup)} ({100 * speedup['level']:g} %, "
+        f"{_count(speedup['n'], 'build')}{few}); {data['latency_ms']:.4g} ms against {data['reference_ms']:.4g} ms",
+    )
+    _row("claimed", f"{speedup_text(winner['speedup'])} by the search's own timing: {_optimism(winner, speedup)}")
+    _row("verdict", f"{data['reason']}, at a one-sided level of {50 * (1 - speedup['level']):g} %")
+    if data["verdict"] != "FASTER":
+        _row("answer", _KEEP)
+    _print_stage_1(data)
+    _accuracy(data["accuracy"], metric)
+    if winner["route"] != shown_route:
+        _row("route", winner["changes"] or "(the default)")
+
+
+def _optimism(winner: Mapping[str, Any], speedup: Mapping[str, Any]) -> str:
+    """How far the search's claim is off."""
+    off = winner["speedup"] / speedup["estimate"] - 1
+    return f"{100 * abs(off):.1f} % {'more' if off > 0 else 'less'} than confirmed"
+
+
+def _print_stage_1(data: Mapping[str, Any]) -> None:
+    """The intervals by which stage 1 chose; none where there was one route only."""
+    found = data.get("stage_1_intervals") or {}
+    label = "stage 1"
+    for trial, interval in found.items():
+        chosen = "; chosen" if int(trial) == data["winner"]["trial"] else ""
+        what = "failed when built again" if interval is None else _interval(interval)
+        builds = "" if interval is None else f" ({_count(interval['n'], 'build')})"
+        _row(label, f"trial {trial}: {what}{builds}{chosen}")
+        label = ""
+    if found:
+        _row("", "the intervals of stage 1 hold together at 95 %; the confirmed one does not rest on them")
+
+
+def print_shipped(facts: Mapping[str, Any]) -> None:
+    """An exported engine: what its route gives, what this file gives, and what to know first."""
+    route, file = facts["route_speedup"], facts["file_speedup"]
+    _row(
+        "route",
+        f"{_interval(route)} ({100 * route['level']:g} %, {_count(route['n'], 'build')}): what the route gives when "
+        "it is built",
     )
     _row(
-        "",
-        f"{data['latency_ms']:.4g} ms against {data['reference_ms']:.4g} ms; "
-        f"the search claimed {speedup_text(winner['speedup'])}",
+        "this file",
+        f"{_interval(file)} ({100 * file['level']:g} %, {file['n']} processes): what this build gives when it is "
+        "loaded, against fresh builds of the default",
     )
-    accuracy = data["accuracy"]
+    _row("chosen", facts["rule"])
+    _accuracy(facts["accuracy"], facts["metric"])
+    for warning in facts["warnings"]:
+        _row("warning", warning)
+
+
+def _interval(found: Mapping[str, Any]) -> str:
+    high = "inf" if found["high"] is None else f"{found['high']:.3f}"
+    return f"{speedup_text(found['estimate'])} [{found['low']:.3f}, {high}]"
+
+
+def _accuracy(accuracy: Mapping[str, Any] | None, metric: str) -> None:
     if accuracy is not None:
         loss = accuracy["loss"]
         shown = loss if isinstance(loss, str) else f"{loss:.3g}"
         _row("accuracy", f"{metric} loss {shown} of {accuracy['tolerance']:g} allowed (output {accuracy['output']!r})")
-    if winner["route"] != shown_route:
-        _row("route", winner["changes"] or "(the default)")
 
 
 def minimisation_json(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -161,11 +209,10 @@ def print_minimisation(data: Mapping[str, Any], metric: str) -> None:
     if speedup is None:
         _row("", data["reason"])
     else:
-        high = "inf" if speedup["high"] is None else f"{speedup['high']:.3f}"
         few = ", preliminary: fewer than 5" if data["preliminary"] else ""
         _row(
             "",
-            f"{speedup_text(speedup['estimate'])} [{speedup['low']:.3f}, {high}] ({100 * speedup['level']:g} %, "
+            f"{_interval(speedup)} ({100 * speedup['level']:g} %, "
             f"{_count(speedup['n'], 'build')}{few}): {data['reason']}",
         )
     margin = f"{100 * data['margin']:.2g} % ({data['margin_rule']})"
@@ -188,10 +235,7 @@ def print_minimisation(data: Mapping[str, Any], metric: str) -> None:
         _row("", "the intervals of all kept changes hold together at 95 %")
     for note in data["notes"]:
         _row("note", note)
-    if data["accuracy"] is not None:
-        loss = data["accuracy"]["loss"]
-        shown = loss if isinstance(loss, str) else f"{loss:.3g}"
-        _row("accuracy", f"{metric} loss {shown} of {data['accuracy']['tolerance']:g} allowed")
+    _accuracy(data["accuracy"], metric)
     _row("route", data["changes"] or "(the default)")
 
 

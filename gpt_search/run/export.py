@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from gpt_search.accuracy.gate import judge
 from gpt_search.domain.errors import InputError, did_you_mean
 from gpt_search.domain.route import Route
 from gpt_search.execution.engines import ship_engine
 from gpt_search.run.minimise import shipped_minimisation
+from gpt_search.run.setup import Prepared
+from gpt_search.run.ship import DEFAULT_PROCESSES, Confirmed, Step, ship_build
 from gpt_search.run.show import history_of, nominate
 from gpt_search.run.tune import prepared_for
 from gpt_search.store.files import write_new_file
@@ -21,7 +26,10 @@ FORMS = ("engine", "route", "record")
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written. trial: of the exported route, None for records. note: what to know about it."""
+    """What was written. trial: of the exported route, None for records. note: what to know about it.
+
+    facts: what the file beside an engine says, empty for the other forms. warnings: to be read before it is used.
+    """
 
     path: Path
     form: str
@@ -29,19 +37,40 @@ class Exported:
     trial: int | None
     route: str | None
     note: str
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
 
-def export(study: str, storage: str, form: str, out: Path) -> Exported:
+def sidecar(out: Path) -> Path:
+    """The JSON file that says what an exported engine is."""
+    return out.with_name(f"{out.name}.json")
+
+
+def export(
+    study: str,
+    storage: str,
+    form: str,
+    out: Path,
+    processes: int = DEFAULT_PROCESSES,
+    step: Step | None = None,
+) -> Exported:
     """Writes the study's engine, route or record to `out`, which must not exist.
 
-    The route is the winner of the latest confirmation, minimised where it was, else the best nominated
-    one. An engine is built anew, saved, loaded again in another process and gated there before it is written.
-    Raises InputError for an unknown form or study, an existing file, or a study with nothing to export.
+    The route is the winner of the latest confirmation, minimised where it was; where none is confirmed to be
+    faster, the reference; before any confirmation, the best nominated one. The engine is one of the builds that
+    confirmed it (`run.ship`), with its facts in `sidecar(out)`; the reference's is built anew, loaded in
+    another process and gated there. processes, step: of an engine, as `ship_build` takes them.
+
+    Raises InputError for an unknown form or study, an existing file, a study with nothing to export, an engine
+    before a confirmation, and as `ship_build`.
     """
     if form not in FORMS:
         raise InputError(f"--as {form}: unknown form{did_you_mean(form, FORMS)}; it is one of {', '.join(FORMS)}")
-    if out.exists():
-        raise InputError(f"{out} exists already; choose another name, or remove it")
+    if processes < 2:
+        raise InputError(f"--processes {processes}: the file's own interval needs 2 or more")
+    for path in (out, sidecar(out)) if form == "engine" else (out,):
+        if path.exists():
+            raise InputError(f"{path} exists already; choose another name, or remove it")
     with StudyStore.read(storage, study) as store:
         if form == "record":
             # The file appears with the first line, and its last line may be in the writing.
@@ -52,34 +81,76 @@ def export(study: str, storage: str, form: str, out: Path) -> Exported:
             write_new_file(out, whole)
             lines = whole.count(b"\n")
             return Exported(out, form, len(whole), None, None, f"{lines} records, one JSON object a line")
-        trial, route, note = _winner(store)
         if form == "route":
+            trial, route, note = _winner(store)
             text = (route + "\n").encode()
             write_new_file(out, text)
             return Exported(out, form, len(text), trial, route, note)
-        prepared = prepared_for(store)
-        engine = ship_engine(prepared.evaluator_settings(), Route.parse(route))
-        violation = judge(engine.losses, prepared.tolerances)
-        if not violation < 0:
-            beyond = f"by {violation:.3g}" if math.isfinite(violation) else "with outputs that are not finite"
-            raise InputError(f"the rebuilt engine misses the tolerance {beyond}; nothing was written")
-        write_new_file(out, engine.data)
-        return Exported(out, form, len(engine.data), trial, route, f"{note}; reloaded and within tolerance")
+        return _engine(store, out, processes, step)
+
+
+def _engine(store: StudyStore, out: Path, processes: int, step: Step | None) -> Exported:
+    confirmations = store.confirmations()
+    if not confirmations:
+        raise InputError(
+            f"study {store.name!r} has no confirmed build to ship; run `{store.command('confirm')}` first (--as route "
+            "writes the best route that it nominates)"
+        )
+    prepared = prepared_for(store)
+    warnings: tuple[str, ...] = ()
+    source = _confirmed(store, confirmations[-1])
+    if source is None:
+        trial, route, note = _winner(store)
+        data, facts = _default(prepared, route), {"trial": trial, "route": route, "note": note}
+        note += "; built anew, reloaded and within tolerance"
+    else:
+        trial, route = source.trial, source.route
+        shipped = ship_build(store, prepared, source, processes, step)
+        data, facts, warnings = shipped.data, dict(shipped.facts), shipped.warnings
+        note = f"{source.note}; build {facts['build']} of {facts['builds']}, reloaded and within tolerance"
+    facts = {"study": store.name, "storage": store.location.shown, "file": out.name} | facts
+    write_new_file(out, data)
+    try:
+        write_new_file(sidecar(out), json.dumps(facts, indent=1, allow_nan=False).encode() + b"\n")
+    except BaseException:
+        out.unlink(missing_ok=True)
+        raise
+    return Exported(out, "engine", len(data), trial, route, note, facts, warnings)
+
+
+def _default(prepared: Prepared, route: str) -> bytes:
+    """An engine of the reference route."""
+    engine = ship_engine(prepared.evaluator_settings(), Route.parse(route))
+    violation = judge(engine.losses, prepared.tolerances)
+    if not violation < 0:
+        beyond = f"by {violation:.3g}" if math.isfinite(violation) else "with outputs that are not finite"
+        raise InputError(f"the rebuilt engine misses the tolerance {beyond}; nothing was written")
+    return engine.data
+
+
+def _confirmed(store: StudyStore, confirmation: Mapping[str, Any]) -> Confirmed | None:
+    """What is to be shipped; None where that is the default."""
+    if confirmation["winner"] is None or confirmation["verdict"] != "FASTER":
+        return None
+    trial, number = int(confirmation["winner"]["trial"]), int(confirmation["number"])
+    shorter = shipped_minimisation(store.minimisations(), confirmation)
+    if shorter is not None:
+        kept, all_ = len(shorter["kept"]), len(shorter["kept"]) + len(shorter["removed"])
+        note = f"minimised to {kept} of its {all_} changes, and confirmed again"
+        return Confirmed(trial, str(shorter["route"]), number, shorter["speedup"], shorter["headline"], note)
+    route = str(confirmation["winner"]["route"])
+    return Confirmed(trial, route, number, confirmation["speedup"], confirmation["stage_2"], "confirmed")
 
 
 def _winner(store: StudyStore) -> tuple[int, str, str]:
     """Trial, route and what it rests on."""
-    for confirmation in reversed(store.confirmations()):
-        if confirmation["winner"] is None or confirmation["verdict"] != "FASTER":
-            reference = str(store.space.reference)
-            return 0, reference, f"the reference route: {confirmation['reason']}"
-        winner = confirmation["winner"]
-        shorter = shipped_minimisation(store.minimisations(), confirmation)
-        if shorter is not None:
-            kept, all_ = len(shorter["kept"]), len(shorter["kept"]) + len(shorter["removed"])
-            note = f"minimised to {kept} of its {all_} changes, and confirmed again"
-            return int(winner["trial"]), str(shorter["route"]), note
-        return int(winner["trial"]), str(winner["route"]), "confirmed"
+    confirmations = store.confirmations()
+    if confirmations:
+        found = _confirmed(store, confirmations[-1])
+        if found is not None:
+            return found.trial, found.route, found.note
+        reason = confirmations[-1]["reason"]
+        return 0, str(store.space.reference), f"the reference route: {reason}, so keep the default"
     restored = store.restore()
     nominees = nominate(store, restored, history_of(store, restored), None, 1)
     if not nominees:

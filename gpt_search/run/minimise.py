@@ -40,6 +40,7 @@ from gpt_search.measure.equivalence import (
 )
 from gpt_search.measure.intervals import MIN_BUILDS, Interval, Verdict, ratio_interval, verdict
 from gpt_search.measure.variance import Components
+from gpt_search.run.kept import Keeper, kept_names
 from gpt_search.run.noise import floor_key
 from gpt_search.run.rebuild import every_round, log_ratio, median_ms, rebuild_pair
 from gpt_search.run.reduction import reduce_items
@@ -125,9 +126,10 @@ def minimise(
             return Minimised(None, None, Verdict[confirmed["verdict"]], reason, "", data)
         prepared = prepared_for(store)
         plan = _plan(confirmed, margin, rebuilds, _stored_spread(store, prepared))
-        run = _Run(prepared, confirmed, plan, len(store.minimisations()), step)
+        run = _Run(prepared, confirmed, plan, len(store.minimisations()), step, Keeper(store.engines))
         result = run.minimised()
         store.append_minimisation(result.data)
+        store.engines.keep_only(kept_names(confirmed, result.data))
         return result
 
 
@@ -199,8 +201,15 @@ class _Run:
     """One minimisation: counts its builds and keeps the evaluations. A route is named by the knobs taken back."""
 
     def __init__(
-        self, prepared: Prepared, confirmed: Mapping[str, Any], plan: Plan, number: int, step: Step | None
+        self,
+        prepared: Prepared,
+        confirmed: Mapping[str, Any],
+        plan: Plan,
+        number: int,
+        step: Step | None,
+        keeper: Keeper | None = None,
     ) -> None:
+        self.keeper = keeper
         self.prepared, self.confirmed, self.plan, self.number, self.step = prepared, confirmed, plan, number, step
         self.protocol = every_round(prepared.protocol)
         self.winner = Route.parse(confirmed["winner"]["route"])
@@ -332,6 +341,8 @@ class _Run:
             if name is None:
                 found = self._build(removed, "headline", i, "the minimised route against the reference", reference=True)
                 headline.append(found)
+                if self.keeper is not None:
+                    self.keeper.shrink(headline)
             else:
                 found = self._build(removed | {name}, "worth", i, f"without {name}", against=removed)
                 without[name].append(found)
@@ -356,8 +367,9 @@ class _Run:
         other = None if reference else self._route(against)
         latency_ms = self.confirmed["reference_ms" if reference else "latency_ms"]
         seed = seed_from(self.prepared.seed, "minimise", self.number, stage, *sorted(removed), i)
+        keep = self.keeper.keep if self.keeper is not None and reference else None  # only the headline's are shipped
         return rebuild_pair(
-            self.prepared, self.protocol, self._route(removed), latency_ms, seed, against=other, until=until
+            self.prepared, self.protocol, self._route(removed), latency_ms, seed, against=other, until=until, keep=keep
         )
 
     # -- the result -------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -29,13 +29,17 @@ class Rebuilt(Evaluation):
     """The evaluation of one pair of fresh builds.
 
     reference_built_first: which of the two was built first, drawn at random. None where no reference was built.
+    engine: the name under which the candidate's bytes are kept; unsaved: why there are none, where there should be.
     """
 
     reference_built_first: bool | None = None
+    engine: str | None = None
+    unsaved: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As of an evaluation, and what it adds."""
-        return super().to_json() | {"reference_built_first": self.reference_built_first}
+        more = {"reference_built_first": self.reference_built_first, "engine": self.engine, "unsaved": self.unsaved}
+        return super().to_json() | more
 
 
 def rebuild_pair(
@@ -47,12 +51,16 @@ def rebuild_pair(
     *,
     against: Route | None = None,
     until: Phase = Phase.TIME,
+    keep: Callable[[bytes], str] | None = None,
+    load: bytes | None = None,
 ) -> Rebuilt:
     """One pair of fresh builds, `route` and `against`, in fresh processes, timed in alternating rounds.
 
     Which of the two is built first is a coin toss that `seed` addresses: a machine that is warmer, or a cache that
     is fuller, at the second build must not favour one side. against: by default the reference route. latency_ms: of
     `against`, which latencies are scaled with. until: an earlier phase builds `route` alone.
+    keep: stores the bytes of a `route` that was timed, and gives their name. load: the engine of `route`, loaded in
+    place of being built.
 
     A failure of `route` is an Evaluation. Raises InputError where `against` fails.
     """
@@ -60,15 +68,21 @@ def rebuild_pair(
     with Evaluator(prepared.evaluator_settings(protocol), against or prepared.space.reference) as evaluator:
         evaluator.reference_latency_ms = latency_ms
         try:
-            found = evaluator.evaluate_pair(route, until, seed, reference_first=reference_first).evaluation
+            pair = evaluator.evaluate_pair(
+                route, until, seed, reference_first=reference_first, keep=keep is not None, load=load
+            )
         except ReferenceFailed as failed:
             words = " ".join(failed.message.split())
             which = "the reference route" if against is None else "the route that others are compared with"
             raise InputError(
                 f"{which} failed when built again ({failed.outcome.name}): {words}; nothing can be confirmed against it"
             ) from None
-    known = {f.name: getattr(found, f.name) for f in fields(Evaluation)}
-    return Rebuilt(**known, reference_built_first=reference_first if until is Phase.TIME else None)
+    return Rebuilt(
+        **{f.name: getattr(pair.evaluation, f.name) for f in fields(Evaluation)},
+        reference_built_first=reference_first if until is Phase.TIME else None,
+        engine=keep(pair.engine) if keep is not None and pair.engine is not None else None,
+        unsaved=pair.unsaved,
+    )
 
 
 def log_ratio(evaluation: Evaluation) -> float:

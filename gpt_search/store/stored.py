@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 from gpt_search.domain.errors import InputError, did_you_mean, listing
 from gpt_search.domain.space import SearchSpace
 from gpt_search.store.database import database_errors, find_study, open_storage, reading
+from gpt_search.store.engines import EngineFiles
 from gpt_search.store.files import StorageError
 from gpt_search.store.location import Location, locate
 from gpt_search.store.records import Confirmation, Line, Minimisation, RecordFile, read_records
@@ -223,9 +224,18 @@ class StoredStudy:
         return self.location.record_file(self.name)
 
     @property
+    def engines(self) -> EngineFiles:
+        """The engines that are kept beside the records."""
+        return EngineFiles(self.record_path.with_suffix(".engines"))
+
+    @property
     def resume_command(self) -> str:
         """The command line that continues this study."""
-        return f"gpt-search resume {shlex.quote(self.name)} --storage {shlex.quote(self.location.shown)}"
+        return self.command("resume")
+
+    def command(self, name: str) -> str:
+        """The command line `gpt-search NAME STUDY --storage URL` of this study."""
+        return f"gpt-search {name} {shlex.quote(self.name)} --storage {shlex.quote(self.location.shown)}"
 
     def attr(self, name: str, default: Any = None) -> Any:
         """A small fact that `set_attr` stored, or `default`."""

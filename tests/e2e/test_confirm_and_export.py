@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+from hashlib import sha256
 
 import numpy as np
 import onnxruntime
@@ -43,12 +44,16 @@ def confirmed(folder):
 def test_before_confirming_an_export_says_so(folder):
     done = here(folder, "export", STUDY, "--as", "route", "early.txt")
     assert "trial 1" in done.stdout and "not confirmed: run `gpt-search confirm` first" in done.stdout
+    done = here(folder, "export", STUDY, "--as", "engine", "early.engine", code=2)
+    assert "has no confirmed build to ship; run `gpt-search confirm gain" in " ".join(done.stderr.split())
+    assert not list(folder.glob("early.engine*"))
 
 
 def test_two_rebuilds_are_preliminary(folder, confirmed):
     text = " ".join(confirmed.stdout.split())
     assert text.startswith("confirmed trial 1: ") and "2 builds, preliminary: fewer than 5" in text
-    assert "the search claimed" in text and "accuracy cos loss" in text
+    assert "by the search's own timing" in text and "than confirmed" in text and "accuracy cos loss" in text
+    assert "verdict faster than the default, at a one-sided level of 2.5 %" in text and "keep the default" not in text
     assert "route -session:graph_level=basic -session:intra_threads=1" in text
     assert max(map(len, confirmed.stdout.splitlines())) <= 80
     assert confirmed.stderr.splitlines() == [f"confirming: build {i}/2 (stage 2, trial 1)" for i in (1, 2)]
@@ -72,11 +77,24 @@ def test_tune_again_keeps_the_confirmation_and_says_its_number_of_trials(folder,
 
 
 def test_an_exported_engine_loads_again_and_computes_the_same(folder, confirmed):
-    done = here(folder, "export", STUDY, "--as", "engine", "best.engine", "--json")
+    args = ("export", STUDY, "--as", "engine", "best.engine", "--processes", "2", "--json")
+    done = here(folder, *args)
     told = json.loads(done.stdout)
-    assert told["trial"] == 1 and told["note"] == "confirmed; reloaded and within tolerance"
+    (latest,) = json.loads(here(folder, "show", STUDY, "--json").stdout)["confirmations"]
+    ratios = [e["log_ratio"] for e in latest["stage_2"]]
+    build = ratios.index(max(ratios))  # of two builds the slower one
+    assert told["trial"] == 1
+    assert told["note"] == f"confirmed; build {build + 1} of 2, reloaded and within tolerance"
     data = (folder / "best.engine").read_bytes()
-    assert told["bytes"] == len(data)
+    assert told["bytes"] == len(data) and sha256(data).hexdigest() == latest["stage_2"][build]["engine"]
+    # The file has two intervals: the route's, over builds, and its own, over processes.
+    facts = json.loads((folder / "best.engine.json").read_text())
+    assert facts == told["facts"] and told["sidecar"] == "best.engine.json"
+    assert facts["route_speedup"] == latest["speedup"] and facts["file_speedup"]["n"] == 2
+    assert facts["file_speedup"]["estimate"] > 1.1 and facts["accuracy"]["loss"] < facts["accuracy"]["tolerance"]
+    shown = " ".join(here(folder, "export", STUDY, "--as", "engine", "b", "--processes", "2").stdout.split())
+    assert "2 builds): what the route gives when it is built" in shown
+    assert "2 processes): what this build gives when it is loaded" in shown
     x = np.random.default_rng(1).standard_normal((1, 96)).astype(np.float32)
     engine = OnnxRuntimeBackend().load(data, Workload(folder / "model.onnx", {"x": (1, 96)}))
     session = onnxruntime.InferenceSession(str(folder / "model.onnx"), providers=["CPUExecutionProvider"])

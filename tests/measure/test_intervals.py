@@ -8,7 +8,15 @@ from hypothesis import strategies as st
 from measure_simulations import coverage
 from scipy import stats
 
-from gpt_search.measure.intervals import Interval, Verdict, ratio_interval, speedup_interval, verdict
+from gpt_search.measure.intervals import (
+    Interval,
+    Verdict,
+    prediction_interval,
+    ratio_interval,
+    simultaneous_intervals,
+    speedup_interval,
+    verdict,
+)
 
 _logs = st.lists(st.floats(-2, 2), min_size=2, max_size=12)
 
@@ -49,8 +57,7 @@ def test_verdicts_at_the_edge() -> None:
     assert verdict(Interval(1.0, 1.1, 1.2, 0.95, 5)) is Verdict.NOT_DISTINGUISHABLE
     assert verdict(Interval(0.8, 0.9, 1.0, 0.95, 5)) is Verdict.NOT_DISTINGUISHABLE
     assert verdict(Interval(1.0001, 1.1, 1.2, 0.95, 5)) is Verdict.FASTER
-    for v in Verdict:
-        assert ("keep the default" in v.explanation) == (v is not Verdict.FASTER)
+    assert [v for v in Verdict if not v.keep_default] == [Verdict.FASTER]
 
 
 def test_few_builds_are_preliminary_and_one_says_nothing() -> None:
@@ -79,3 +86,51 @@ def test_unusable_arguments() -> None:
         speedup_interval([1.0, 2.0], [1.0])
     with pytest.raises(ValueError, match="positive"):
         speedup_interval([1.0, 0.0], [1.0, 1.0])
+
+
+def _noise(rng: np.random.Generator, kind: str, size: tuple[int, ...]) -> np.ndarray:
+    """Of unit variance, but for "bursts" before its outliers."""
+    if kind == "t3":
+        return rng.standard_t(3, size) / math.sqrt(3)
+    x = rng.standard_normal(size)
+    return np.where(rng.random(size) < 0.1, 10 * x, x) if kind == "bursts" else x
+
+
+@pytest.mark.parametrize("kind", ["normal", "t3", "bursts"])
+@pytest.mark.parametrize(("builds", "spreads"), [(2, (1, 1, 1)), (3, (1, 1, 1)), (3, (0.2, 1, 5)), (5, (0.1, 0.1, 8))])
+def test_intervals_of_stage_1_hold_together(kind: str, builds: int, spreads: tuple[float, ...]) -> None:
+    """Simultaneous coverage with unequal variances; one pooled variance fails where a route is wilder."""
+    rng = np.random.default_rng(builds)
+    runs, together, pooled = 2000, 0, 0
+    limit = stats.t.ppf(1 - 0.025 / 3, 3 * (builds - 1))
+    for x in 0.003 * _noise(rng, kind, (runs, 3, builds)) * np.array(spreads)[None, :, None] + 0.02:
+        found = simultaneous_intervals(list(x))
+        together += all(i.low < math.exp(0.02) < i.high for i in found)
+        half = limit * math.sqrt(x.var(axis=1, ddof=1).mean() / builds)
+        pooled += bool((np.abs(x.mean(axis=1) - 0.02) < half).all())
+    print(f"{kind} {builds} builds {spreads}: {together / runs:.4f}, pooled {pooled / runs:.4f}")
+    assert together / runs > 0.94  # Monte Carlo error 0.5 %
+    if kind == "normal":
+        assert together / runs < 0.965  # and no wider than it must be
+        assert spreads != (0.1, 0.1, 8) or pooled / runs < 0.93
+
+
+def test_simultaneous_intervals_are_of_their_own_builds() -> None:
+    groups = [[0.1, 0.2, 0.15], [0.0, 0.01, 0.02]]
+    found = simultaneous_intervals(groups)
+    assert found == [ratio_interval(x, 0.975) for x in groups]
+    assert simultaneous_intervals(groups[:1])[0] == ratio_interval(groups[0])
+    assert simultaneous_intervals([]) == []
+    with pytest.raises(ValueError, match="confidence level is 2"):
+        simultaneous_intervals(groups, 2)
+
+
+def test_one_more_build_falls_into_its_prediction_interval() -> None:
+    rng = np.random.default_rng(0)
+    held = 0
+    for *x, new in 0.01 * rng.standard_normal((4000, 6)) + 0.1:
+        found = prediction_interval(x)
+        assert found.estimate == ratio_interval(x).estimate
+        held += found.low < math.exp(new) < found.high
+    assert abs(held / 4000 - 0.95) < 0.015
+    assert prediction_interval([0.1]).high == math.inf

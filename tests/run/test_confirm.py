@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from run_forks import fork_workers
@@ -79,7 +80,7 @@ def test_a_real_gain_is_confirmed(study: str) -> None:
     assert found.reason == Verdict.FASTER.explanation and found.metric == "lInf"
     total = 3 * STAGE_1_REBUILDS + 7
     assert [s[:2] for s in steps] == [(i, total) for i in range(total)]
-    assert {s[2] for s in steps[6:]} == {f"stage 2, trial {found.winner.trial}"}
+    assert {s[2] for s in steps[3 * STAGE_1_REBUILDS :]} == {f"stage 2, trial {found.winner.trial}"}
     with StudyStore.read(study, NAME) as store:
         (stored,) = store.confirmations()
         assert stored == json.loads(json.dumps(dict(found.data)))
@@ -125,8 +126,13 @@ def test_the_headline_comes_from_the_raw_samples_of_stage_2_alone(study: str) ->
     assert not {e.rounds[0].candidate_ms for es in stage_1.values() for e in es} & {
         e.rounds[0].candidate_ms for e in stage_2
     }
-    # What the search measured is no part of it.
-    assert data["winner"]["speedup"] != data["speedup"]["estimate"]
+    # What the search measured is no part of it, and stands beside it.
+    assert data["claimed"] == data["winner"]["speedup"] != data["speedup"]["estimate"]
+    assert data["optimism"] == pytest.approx(data["claimed"] / data["speedup"]["estimate"] - 1)
+    # Stage 1 has intervals of its own, which hold together.
+    each = {t: ratio_interval([-(e.log_ratio or 0.0) for e in es], 1 - 0.05 / 3) for t, es in stage_1.items()}
+    assert {t: i["estimate"] for t, i in data["stage_1_intervals"].items()} == {t: i.estimate for t, i in each.items()}
+    assert [i["low"] for i in data["stage_1_intervals"].values()] == pytest.approx([i.low for i in each.values()])
 
 
 def test_a_second_confirmation_is_a_fresh_one(study: str) -> None:
@@ -147,12 +153,51 @@ def test_where_nothing_is_faster_the_default_is_kept(seed: int, tmp_path: Path, 
     assert summary.nominees[0].ratio < 1.0 and summary.nominees[0].trial != 0
     shown = CliRunner().invoke(cli, ["confirm", NAME, "--storage", settings.storage, "--top", "2", "--rebuilds", "5"])
     assert shown.exit_code == 0, shown.output
-    assert "keep the default" in " ".join(shown.stdout.split())
+    text = " ".join(shown.stdout.split())
+    assert "verdict not distinguishable from the default, at a one-sided level of 2.5 %" in text
+    assert "answer keep the default" in text and "% more than confirmed" in text
+    assert "stage 1 trial" in text and "(3 builds); chosen" in text
     (data,) = show(NAME, settings.storage).confirmations
     assert data["verdict"] == "NOT_DISTINGUISHABLE"
     assert data["speedup"]["low"] < 1 < data["speedup"]["high"]
+    assert data["keep_default"] is True and data["optimism"] > 0
     done = export(NAME, settings.storage, "route", tmp_path / "route")
     assert done.trial == 0 and "the reference route" in done.note
+    # The engine that is shipped is the default's: no build of the other is kept.
+    done = export(NAME, settings.storage, "engine", tmp_path / "engine")
+    assert done.trial == 0 and done.note.endswith("keep the default; built anew, reloaded and within tolerance")
+    assert not list(tmp_path.glob("**/*.engines"))
+
+
+def test_slower_is_an_answer_too(study: str, searched: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search nominated a lucky timing of a route that is slower than the default."""
+    landscape = landscape_of()
+    rng = np.random.default_rng(0)
+    routes = (landscape.space.sample(rng) for _ in range(1000))
+    slow = next(r for r in routes if landscape.outcome(r) is Outcome.OK and float(landscape.true_log_ratio(r)) > 0.02)
+    lucky = replace(show(NAME, study).nominees[0], route=str(landscape.space.route(slow)), ratio=0.9)
+    monkeypatch.setattr("gpt_search.run.confirm.nominate", lambda *_: [lucky])
+    done = CliRunner().invoke(cli, ["confirm", NAME, "--storage", study, "--rebuilds", "5"])
+    assert done.exit_code == 0, done.output
+    text = " ".join(done.stdout.split())
+    assert "verdict slower than the default, at a one-sided level of 2.5 % answer keep the default" in text
+    (data,) = show(NAME, study).confirmations
+    assert data["verdict"] == "SLOWER" and data["keep_default"] and data["speedup"]["high"] < 1
+    assert data["stage_1_intervals"] == {}
+
+
+def test_the_winners_builds_are_kept_until_the_next_confirmation(study: str, tmp_path: Path) -> None:
+    with StudyStore.read(study, NAME) as store:
+        engines = store.engines
+    first = confirm(NAME, study, top=1, rebuilds=3)
+    kept = {e["engine"] for e in first.data["stage_2"]}
+    assert kept == {p.name for p in engines.folder.iterdir()} and None not in kept
+    assert all(e["unsaved"] is None for e in first.data["stage_2"])
+    (engines.folder / "left over").write_bytes(b"of a confirmation that was stopped")
+    second = confirm(NAME, study, top=2, rebuilds=3)
+    kept = {e["engine"] for e in second.data["stage_2"]}
+    assert kept == {p.name for p in engines.folder.iterdir()}
+    assert {e["engine"] for es in second.data["stage_1"].values() for e in es} == {None}  # stage 1 keeps none
 
 
 def test_nothing_nominated(tmp_path: Path, quick_workers: None) -> None:
@@ -160,7 +205,8 @@ def test_nothing_nominated(tmp_path: Path, quick_workers: None) -> None:
     assert tune(settings).nominees[0].trial == 0
     result = CliRunner().invoke(cli, ["confirm", NAME, "--storage", settings.storage], prog_name="gpt-search")
     assert result.exit_code == 0, result.output
-    assert "keep the default: no route was timed faster than the reference" in " ".join(result.stdout.split())
+    text = " ".join(result.stdout.split())
+    assert text == "confirmed nothing: no route was timed faster than the reference answer keep the default"
     (data,) = show(NAME, settings.storage).confirmations
     assert data["winner"] is None and data["speedup"] is None and data["stage_2"] == []
 
@@ -211,6 +257,9 @@ def test_a_route_that_fails_when_built_again(
     found = confirm(NAME, study, rebuilds=3)
     assert found.winner is not None and found.winner.trial in [n.trial for n in others]
     failed = found.data["stage_1"][str(best.trial)]
+    assert found.data["stage_1_intervals"][str(best.trial)] is None
+    levels = [i["level"] for i in found.data["stage_1_intervals"].values() if i is not None]
+    assert levels == pytest.approx([1 - 0.05 / 3] * 2)  # of three routes, whichever of them failed
     assert {e["outcome"] for e in failed} == {outcome}
     assert found.verdict is Verdict.FASTER and found.speedup is not None and found.speedup.n == 3
 
@@ -221,7 +270,7 @@ def test_a_route_that_fails_in_stage_2(
     copy_study(searched, tmp_path / "untouched")
     first = confirm(NAME, str(tmp_path / "untouched" / "study.journal"), rebuilds=1).winner
     assert first is not None
-    # Fine in the six builds of stage 1 and in two of stage 2.
+    # Fine in the builds of stage 1 and in two of stage 2.
     break_route(monkeypatch, {first.changes: "segv@time"}, after=3 * STAGE_1_REBUILDS + 2)
     steps: list[tuple[int, int, str]] = []
     found = confirm(NAME, study, rebuilds=4, step=lambda *step: steps.append(step))
@@ -229,7 +278,9 @@ def test_a_route_that_fails_in_stage_2(
     assert len(found.data["stage_2"]) == 4
     assert list(found.data["refused"]) == [str(first.trial)]
     assert found.data["refused"][str(first.trial)]["outcome"] == "CRASH"
-    assert [s[0] for s in steps] == list(range(6 + 3 + 4)) and all(done < total for done, total, _ in steps)
+    assert [s[0] for s in steps] == list(range(3 * STAGE_1_REBUILDS + 3 + 4)) and all(
+        done < total for done, total, _ in steps
+    )
 
 
 def test_every_nominated_route_fails_when_built_again(study: str, monkeypatch: pytest.MonkeyPatch) -> None:

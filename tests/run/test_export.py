@@ -1,26 +1,36 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
-from run_studies import NAME, backend_name, config, own_locks, quick_workers, records_path
+from click.testing import CliRunner
+from run_forks import fork_workers
+from run_studies import NAME, backend_name, config, copy_study, own_locks, quick_workers, records_path
 
-from gpt_search.accuracy.gate import Tolerances, judge
+from gpt_search.accuracy.gate import Tolerances
 from gpt_search.backends.synthetic import SyntheticBackend
+from gpt_search.cli.main import cli
 from gpt_search.domain.budget import Budget
 from gpt_search.domain.errors import InputError
 from gpt_search.domain.route import Route
 from gpt_search.domain.workload import Workload
-from gpt_search.execution.evaluator import EvaluatorSettings
-from gpt_search.measure.protocol import Protocol
-from gpt_search.run import setup
+from gpt_search.execution.devices import RUNTIME_VARIABLE
+from gpt_search.measure.intervals import ratio_interval
+from gpt_search.run import setup, ship
 from gpt_search.run.config import TuneConfig
 from gpt_search.run.confirm import confirm
-from gpt_search.run.export import export
+from gpt_search.run.export import export, sidecar
+from gpt_search.run.kept import RULE, nearest_to_median
 from gpt_search.run.result import StudySummary
+from gpt_search.run.show import show
 from gpt_search.run.tune import tune
+from gpt_search.store.study import StudyStore
 
 __all__ = ["own_locks", "quick_workers"]  # fixtures
 
@@ -47,56 +57,168 @@ def test_the_route(study: tuple[TuneConfig, StudySummary], tmp_path: Path) -> No
     assert (tmp_path / "after").read_text() == confirmed.winner.route + "\n"
 
 
-def test_the_engine(study: tuple[TuneConfig, StudySummary], tmp_path: Path) -> None:
-    settings, summary = study
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A study with a confirmed winner."""
+    folder = tmp_path_factory.mktemp("confirmed")
+    with pytest.MonkeyPatch.context() as patch:
+        fork_workers(patch)
+        patch.setenv(RUNTIME_VARIABLE, str(folder / "locks"))
+        settings = config(folder, "sparse_random", budget=Budget(trials=12))
+        tune(settings)
+        assert confirm(NAME, settings.storage, top=1, rebuilds=5).verdict.name == "FASTER"
+    return folder
+
+
+@pytest.fixture
+def confirmed(shared: Path, tmp_path: Path, quick_workers: None) -> str:
+    """The storage of a copy of that study, its kept engines with it."""
+    copy_study(shared, tmp_path / "copy")
+    return str(tmp_path / "copy" / "study.journal")
+
+
+def change(patch: pytest.MonkeyPatch, **settings: Any) -> None:
+    """From now on evaluators have these settings."""
+    own = setup.Prepared.evaluator_settings
+    patch.setattr(
+        setup.Prepared, "evaluator_settings", lambda self, protocol=None: replace(own(self, protocol), **settings)
+    )
+
+
+def test_an_engine_before_a_confirmation(study: tuple[TuneConfig, StudySummary], tmp_path: Path) -> None:
+    settings, _ = study
+    with pytest.raises(
+        InputError, match=r"no confirmed build to ship; run `gpt-search confirm study --storage .*first"
+    ):
+        export(NAME, settings.storage, "engine", tmp_path / "engine")
+    assert not list(tmp_path.glob("*engine*"))
+
+
+def test_one_of_the_confirmed_builds_is_shipped(confirmed: str, tmp_path: Path) -> None:
+    """The median one, byte for byte, with the route's interval and its own."""
+    steps: list[tuple[int, int, str]] = []
     out = tmp_path / "engine"
-    done = export(NAME, settings.storage, "engine", out)
-    assert done.bytes == out.stat().st_size and done.trial == summary.nominees[0].trial
-    assert "reloaded and within tolerance" in done.note
-    backend = SyntheticBackend(settings.backend.partition(":")[2])
-    engine = backend.load(out.read_bytes(), Workload(settings.model, {"x": (16,)}))
-    assert engine.fingerprint == summary.nominees[0].fingerprint
+    done = export(NAME, confirmed, "engine", out, processes=4, step=lambda *step: steps.append(step))
+    (data,) = show(NAME, confirmed).confirmations
+    ratios = [e["log_ratio"] for e in data["stage_2"]]
+    build = ratios.index(sorted(ratios)[2])
+    assert sha256(out.read_bytes()).hexdigest() == data["stage_2"][build]["engine"] == done.facts["sha256"]
+    assert done.bytes == out.stat().st_size and done.trial == data["winner"]["trial"]
+    assert done.note == f"confirmed; build {build + 1} of 5, reloaded and within tolerance"
+    assert steps == [(i, 4, f"build {build + 1} of 5") for i in range(4)]
+    facts = json.loads(sidecar(out).read_text())
+    assert facts == json.loads(json.dumps(dict(done.facts))) and facts["file"] == "engine"
+    assert facts["route_speedup"] == data["speedup"] and facts["file_speedup"]["n"] == 4
+    own = ratio_interval([-e["log_ratio"] for e in facts["processes"]])
+    assert facts["file_speedup"] == own.to_json() and own.low > 1
+    # None of its timings is one of the confirmation's, and both agree.
+    assert not {e["log_ratio"] for e in facts["processes"]} & set(ratios)
+    assert facts["consistent"] is True and facts["warnings"] == [] == list(done.warnings)
+    assert facts["expected"]["low"] < facts["file_speedup"]["estimate"] < facts["expected"]["high"]
+    assert facts["rule"] == RULE and facts["metric"] == "lInf" and facts["accuracy"]["loss"] is not None
+    backend = SyntheticBackend(backend_name().partition(":")[2])
+    model = Path(show(NAME, confirmed).model)
+    assert backend.load(out.read_bytes(), Workload(model, {"x": (16,)})).fingerprint == facts["fingerprint"]
+
+
+def test_what_the_command_prints(confirmed: str, tmp_path: Path) -> None:
+    args = ["export", NAME, "--storage", confirmed, "--as", "engine", "--processes", "3", str(tmp_path / "e")]
+    done = CliRunner().invoke(cli, args, prog_name="gpt-search")
+    assert done.exit_code == 0, done.output
+    text = " ".join(done.stdout.split())
+    assert "(95 %, 5 builds): what the route gives when it is built" in text
+    assert "(95 %, 3 processes): what this build gives when it is loaded" in text
+    assert f"chosen {RULE}" in text and "accuracy lInf loss" in text and text.endswith("e.json: what it is")
+    assert done.stderr.startswith("timing the file: process 1/3 (build ")
+    told = CliRunner().invoke(cli, [*args[:-1], str(tmp_path / "f"), "--json"], prog_name="gpt-search")
+    assert json.loads(told.stdout)["facts"]["file_speedup"]["n"] == 3
 
 
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        ("nan@gate", "the rebuilt engine misses the tolerance with outputs that are not finite; nothing was written"),
-        ("segv", "the engine cannot be exported: .*SIGSEGV"),
-        ("build_error", "the engine cannot be exported: "),
+        ("nan@gate", "the reloaded engine misses the tolerance with outputs that are not finite; nothing was written"),
+        ("segv", r"cannot be exported: loaded again it failed \(CRASH: .*SIGSEGV"),
+        ("segv@time", r"cannot be exported: loaded again it failed \(CRASH: .*SIGSEGV"),
     ],
 )
 def test_an_engine_that_fails_is_not_written(
-    kind: str,
-    message: str,
-    study: tuple[TuneConfig, StudySummary],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    kind: str, message: str, confirmed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings, _ = study
-    own = setup.Prepared.evaluator_settings
-
-    def failing(self: setup.Prepared, protocol: Protocol | None = None) -> EvaluatorSettings:
-        return replace(own(self, protocol), backend=backend_name(fail={"": kind}))
-
-    monkeypatch.setattr(setup.Prepared, "evaluator_settings", failing)
-    with pytest.raises(InputError, match=message):
-        export(NAME, settings.storage, "engine", tmp_path / "engine")
-    assert not list(tmp_path.glob("*engine*"))
+    (data,) = show(NAME, confirmed).confirmations
+    change(monkeypatch, backend=backend_name(fail={data["winner"]["changes"]: kind}))
+    with pytest.raises(InputError, match=f"(?s){message}.*run `gpt-search confirm study .*again"):
+        export(NAME, confirmed, "engine", tmp_path / "engine")
+    assert not list(tmp_path.glob("engine*"))
 
 
 def test_an_engine_beyond_the_tolerance_is_not_written(
-    study: tuple[TuneConfig, StudySummary], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    confirmed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Within it when it was searched, beyond it now: the loss is told."""
-    settings, summary = study
-    worst = summary.nominees[0].worst
-    assert worst is not None and 0 < worst.loss < worst.tolerance
-    tight = Tolerances("lInf", worst.loss / 2, {})
-    monkeypatch.setattr("gpt_search.run.export.judge", lambda losses, _: judge(losses, tight))
-    with pytest.raises(InputError, match=r"the rebuilt engine misses the tolerance by [0-9.e-]+; nothing was written"):
-        export(NAME, settings.storage, "engine", tmp_path / "engine")
-    assert not (tmp_path / "engine").exists()
+    (data,) = show(NAME, confirmed).confirmations
+    change(monkeypatch, tolerances=Tolerances("lInf", data["accuracy"]["loss"] / 2, {}))
+    with pytest.raises(InputError, match=r"the reloaded engine misses the tolerance by [0-9.e-]+; nothing was written"):
+        export(NAME, confirmed, "engine", tmp_path / "engine")
+    assert not list(tmp_path.glob("engine*"))
+
+
+def shifted(patch: pytest.MonkeyPatch, shift: float, noise: float = 0.0) -> None:
+    """From now on the shipped build is slower by this log-ratio than it was, and its timings scatter."""
+    own, rng = ship.rebuild_pair, np.random.default_rng(0)
+
+    def slower(*args: Any, **more: Any) -> Any:
+        found = own(*args, **more)
+        return replace(found, log_ratio=found.log_ratio + shift + noise * rng.standard_normal())
+
+    patch.setattr(ship, "rebuild_pair", slower)
+
+
+def test_a_file_that_is_slower_than_the_default_is_not_written(
+    confirmed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shifted(monkeypatch, 0.2)
+    message = (
+        r"slower than the default now: 0\.\d+x \[.*\] over 5 processes; nothing was written.* confirm study .*again"
+    )
+    with pytest.raises(InputError, match=message):
+        export(NAME, confirmed, "engine", tmp_path / "engine")
+    assert not list(tmp_path.glob("engine*"))
+
+
+def test_a_file_that_is_not_what_was_confirmed_carries_a_warning(
+    confirmed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (data,) = show(NAME, confirmed).confirmations
+    with monkeypatch.context() as patch:
+        shifted(patch, 0.7 * math.log(data["speedup"]["estimate"]))
+        done = export(NAME, confirmed, "engine", tmp_path / "half")
+    assert done.facts["file_verdict"] == "FASTER" and done.facts["consistent"] is False
+    (warning,) = done.warnings
+    assert "own timing is not what the confirmation lets expect of a build" in warning
+    with monkeypatch.context() as patch:
+        shifted(patch, 0.0, noise=0.3)
+        done = export(NAME, confirmed, "engine", tmp_path / "loud")
+    assert done.facts["file_verdict"] == "NOT_DISTINGUISHABLE"
+    assert "not shown to be faster than the default by its own timing" in done.warnings[0]
+
+
+def test_builds_that_are_not_kept_any_more(confirmed: str, tmp_path: Path) -> None:
+    (data,) = show(NAME, confirmed).confirmations
+    with StudyStore.read(confirmed, NAME) as store:
+        order = nearest_to_median([e["log_ratio"] for e in data["stage_2"]])
+        names = [data["stage_2"][i]["engine"] for i in order]
+        if names[0] != names[1]:
+            store.engines.remove(names[0])
+            assert export(NAME, confirmed, "engine", tmp_path / "next").facts["build"] == order[1] + 1
+        (store.engines.folder / names[-1]).write_bytes(b"changed")
+        store.engines.keep_only([names[-1]])
+        with pytest.raises(InputError, match="was changed since it was stored"):
+            export(NAME, confirmed, "engine", tmp_path / "changed")
+        store.engines.keep_only([])
+    with pytest.raises(InputError, match="are not kept any more, so none can be shipped; run `gpt-search confirm"):
+        export(NAME, confirmed, "engine", tmp_path / "gone")
+    assert not list(tmp_path.glob("gone*"))
 
 
 def test_the_records(study: tuple[TuneConfig, StudySummary], tmp_path: Path) -> None:
@@ -120,7 +242,11 @@ def test_what_exists_is_not_overwritten(form: str, study: tuple[TuneConfig, Stud
         export(NAME, settings.storage, form, out)
     assert out.read_text() == "mine"
     with pytest.raises(InputError, match=r"cannot write .*: No such file or directory"):
-        export(NAME, settings.storage, form, tmp_path / "no such folder" / "out")
+        # An unconfirmed study has no engine to write.
+        export(NAME, settings.storage, "route" if form == "engine" else form, tmp_path / "no such folder" / "out")
+    (tmp_path / "new.json").write_text("mine")
+    with pytest.raises(InputError, match=r"new\.json exists already"):
+        export(NAME, settings.storage, "engine", tmp_path / "new")
 
 
 def test_bad_requests(study: tuple[TuneConfig, StudySummary], tmp_path: Path) -> None:

@@ -220,6 +220,7 @@ class Planted:
         *,
         against: Route | None = None,
         until: Phase = Phase.TIME,
+        keep: Any = None,
     ) -> Evaluation:
         """Stands for `rebuild_pair`."""
         self.builds += 1
