@@ -60,13 +60,16 @@ class Library:
 
 LIBRARIES = {
     "tensorrt": Library(
-        "tensorrt", "TensorRT", ("tensorrt", "tensorrt_bindings"), "pip install 'tensorrt-cu13>=11.1' 'cuda-python>=13'"
+        "tensorrt",
+        "TensorRT",
+        ("tensorrt", "tensorrt_bindings"),
+        "pip install 'tensorrt-cu13>=11.1' 'cuda-python>=13' nvidia-ml-py",
     ),
     "tensorrt-rtx": Library(
         "tensorrt-rtx",
         "TensorRT-RTX",
         ("tensorrt_rtx", "tensorrt_rtx_bindings"),
-        "pip install tensorrt-rtx-cu13-bindings tensorrt-rtx-cu13-libs 'cuda-python>=13'",
+        "pip install tensorrt-rtx-cu13-bindings tensorrt-rtx-cu13-libs 'cuda-python>=13' nvidia-ml-py",
         rtx=True,
     ),
 }
@@ -265,9 +268,7 @@ class TensorRTBackend:
                     raise BuildError("\n".join(["TensorRT cannot load the engine that it built:", *log.errors]))
                 return UnrunnableEngine(file, why, facts)
             fingerprint = self._fingerprint(engine, file.options)
-        from gpt_search.backends.tensorrt_engine import (  # type: ignore[import-not-found, unused-ignore]
-            TensorRTEngine,
-        )
+        from gpt_search.backends.tensorrt_engine import TensorRTEngine
 
         running: Any = TensorRTEngine(
             self._trt, engine, file.to_bytes(), workload, file.options, fingerprint, len(file.plan)

@@ -1,0 +1,286 @@
+"""The tensors of one execution context: where they lie, which shapes they have, how they get there and back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gpt_search.backends.cuda_runtime import TO_DEVICE, TO_HOST, DeviceBuffer, HostBuffer, Stream
+from gpt_search.domain.errors import InputError
+from gpt_search.domain.workload import Array
+
+if TYPE_CHECKING:
+    import tensorrt as trt
+
+# By the name of the member of DataType; the narrow floats are ml_dtypes'.
+_DTYPES = {
+    "FLOAT": "float32",
+    "HALF": "float16",
+    "BF16": "bfloat16",
+    "FP8": "float8_e4m3fn",
+    "E8M0": "float8_e8m0fnu",
+    "INT8": "int8",
+    "UINT8": "uint8",
+    "INT32": "int32",
+    "INT64": "int64",
+    "BOOL": "bool",
+}
+
+
+class ShapeError(InputError):
+    """The inputs do not fit the engine: the message says which, what it got, and what the engine takes."""
+
+
+def numpy_dtype(data_type: Any, name: str) -> np.dtype[Any]:
+    """NumPy's type for a member of TensorRT's DataType. Raises InputError for 4-bit types, which NumPy cannot hold."""
+    found = _DTYPES.get(data_type.name)
+    if found is None:
+        raise InputError(f"tensor {name!r} has type {data_type.name}, which cannot be given or taken as an array")
+    if hasattr(np, found):
+        return np.dtype(found)
+    import ml_dtypes
+
+    dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, found))
+    return dtype
+
+
+class _Allocation:
+    """Memory for an output whose shape only the run tells; it grows, and never shrinks."""
+
+    def __init__(self) -> None:
+        self.buffer: DeviceBuffer | None = None
+        self.shape: tuple[int, ...] | None = None
+        self.error: Exception | None = None
+        self.owner: Any = None  # TensorRT keeps a bare pointer to the allocator
+
+    def take(self, size: int) -> int:
+        """The address of at least `size` bytes; 0, which TensorRT takes as a failure, where there are none."""
+        try:
+            if self.buffer is None or self.buffer.size < size:
+                if self.buffer is not None:
+                    self.buffer.close()  # cudaFree waits for the device: nothing in flight uses it any more
+                    self.buffer = None
+                self.buffer = DeviceBuffer(size)
+            return self.buffer.address
+        except Exception as error:  # it must not travel through TensorRT's C++
+            self.error = error
+            return 0
+
+
+def _output_allocator(trt: Any, allocation: _Allocation) -> Any:
+    """TensorRT's interface over an _Allocation; its base class is known only when the library is."""
+
+    class Allocator(trt.IOutputAllocator):  # type: ignore[misc]
+        def __init__(self) -> None:
+            trt.IOutputAllocator.__init__(self)
+
+        def reallocate_output(self, tensor_name: str, memory: int, size: int, alignment: int) -> int:
+            return allocation.take(size)
+
+        def reallocate_output_async(self, tensor_name: str, memory: int, size: int, alignment: int, stream: int) -> int:
+            return allocation.take(size)
+
+        def notify_shape(self, tensor_name: str, shape: Any) -> None:
+            allocation.shape = tuple(int(n) for n in shape)
+
+    return Allocator()
+
+
+class _Tensor:
+    """One input or output: its type and place, and the buffers behind it."""
+
+    def __init__(self, name: str, dtype: np.dtype[Any], on_host: bool) -> None:
+        self.name, self.dtype, self.on_host = name, dtype, on_host
+        self.shape: tuple[int, ...] = ()
+        self.host: HostBuffer | None = None
+        self.device: DeviceBuffer | None = None
+        self.allocation: _Allocation | None = None
+        self.alias: _Tensor | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes in its present shape."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def address(self) -> int:
+        """What TensorRT is given: on the host for shape tensors, the input's for an output that aliases one."""
+        if self.alias is not None:
+            return self.alias.address
+        if self.on_host:
+            assert self.host is not None
+            return self.host.address
+        if self.allocation is not None:
+            assert self.allocation.buffer is not None
+            return self.allocation.buffer.address
+        assert self.device is not None
+        return self.device.address
+
+
+class Bindings:
+    """All tensors of one context for inputs of one set of shapes."""
+
+    def __init__(self, trt: Any, engine: trt.ICudaEngine, context: trt.IExecutionContext, stream: Stream) -> None:
+        """Looks at the engine's tensors; `give` allocates. Raises InputError for tensors that arrays cannot hold."""
+        self._trt, self._engine, self._context, self._stream = trt, engine, context, stream
+        self._stack = ExitStack()
+        self._inputs: list[_Tensor] = []
+        self._outputs: list[_Tensor] = []
+        for i in range(engine.num_io_tensors):
+            name = engine.get_tensor_name(i)
+            if engine.get_tensor_format(name) != trt.TensorFormat.LINEAR:
+                raise InputError(f"tensor {name!r} is not in linear format: {engine.get_tensor_format_desc(name)}")
+            on_host = engine.get_tensor_location(name) == trt.TensorLocation.HOST
+            tensor = _Tensor(name, numpy_dtype(engine.get_tensor_dtype(name), name), on_host)
+            is_input = engine.get_tensor_mode(name) == trt.TensorIOMode.INPUT
+            (self._inputs if is_input else self._outputs).append(tensor)
+        by_name = {t.name: t for t in self._inputs}
+        for output in self._outputs:
+            output.alias = by_name.get(engine.get_aliased_input_tensor(output.name) or "")
+
+    @property
+    def data_dependent(self) -> tuple[str, ...]:
+        """Outputs whose shape only a run tells; known after `give`."""
+        return tuple(t.name for t in self._outputs if t.allocation is not None)
+
+    def give(self, inputs: Mapping[str, Array]) -> None:
+        """Sets profile, shapes and addresses for these inputs, and copies them to where the engine reads them.
+
+        Raises ShapeError, CudaError.
+        """
+        arrays = self._checked(inputs)
+        self._choose_profile(arrays)
+        for tensor in self._inputs:
+            array = arrays[tensor.name]
+            tensor.shape = array.shape
+            self._allocate(tensor)
+            assert tensor.host is not None
+            tensor.host.array(array.shape, tensor.dtype)[...] = array
+            if not self._context.set_input_shape(tensor.name, tensor.shape):
+                raise ShapeError(f"input {tensor.name!r}: the engine does not take the shape {tensor.shape}")
+            self._set_address(tensor)
+        lacking = self._context.infer_shapes()
+        if lacking:
+            raise ShapeError(f"the engine needs more to know its shapes: {', '.join(lacking)}")
+        for tensor in self._outputs:
+            shape = tuple(int(n) for n in self._context.get_tensor_shape(tensor.name))
+            if any(n < 0 for n in shape):
+                self._let_it_allocate(tensor)
+                continue
+            tensor.shape = shape
+            self._allocate(tensor)
+            self._set_address(tensor)
+        self.upload()
+        self._stream.synchronize()
+
+    def upload(self) -> None:
+        """Puts the copies of the inputs to the device into the stream."""
+        for tensor in self._inputs:
+            if not tensor.on_host:
+                assert tensor.host is not None
+                self._stream.copy(tensor.address, tensor.host.address, tensor.size, TO_DEVICE)
+
+    def download(self) -> None:
+        """Puts the copies of the outputs to the host into the stream. Raises what an output's allocation raised."""
+        for tensor in self._outputs:
+            if tensor.allocation is not None:
+                if tensor.allocation.error is not None:
+                    raise tensor.allocation.error
+                if tensor.allocation.shape is None or tensor.allocation.buffer is None:
+                    raise RuntimeError(f"TensorRT did not say which shape output {tensor.name!r} has")
+                tensor.shape = tensor.allocation.shape
+                self._grow_host(tensor)
+            if not tensor.on_host:
+                assert tensor.host is not None
+                self._stream.copy(tensor.host.address, tensor.address, tensor.size, TO_HOST)
+
+    def outputs(self) -> dict[str, Array]:
+        """Copies of the outputs, by name, once the stream has done what `download` put into it."""
+        found: dict[str, Array] = {}
+        for tensor in self._outputs:
+            assert tensor.host is not None
+            found[tensor.name] = tensor.host.array(tensor.shape, tensor.dtype).copy()
+        return found
+
+    def close(self) -> None:
+        """Frees all buffers."""
+        for tensor in (*self._inputs, *self._outputs):
+            for owned in (tensor.host, tensor.device, tensor.allocation.buffer if tensor.allocation else None):
+                if owned is not None:
+                    owned.close()
+
+    # -- helpers -------------------------------------------------------------------------------
+    def _checked(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        names = {t.name for t in self._inputs}
+        if names != set(inputs):
+            takes, got = ", ".join(sorted(names)), ", ".join(sorted(inputs))
+            raise ShapeError(f"the engine takes the inputs {takes or 'none'}; it got {got or 'none'}")
+        arrays = {}
+        for tensor in self._inputs:
+            array = np.ascontiguousarray(inputs[tensor.name]).reshape(np.shape(inputs[tensor.name]))
+            if array.dtype != tensor.dtype:
+                raise ShapeError(f"input {tensor.name!r} has type {array.dtype}; the engine takes {tensor.dtype}")
+            arrays[tensor.name] = array
+        return arrays
+
+    def _choose_profile(self, arrays: Mapping[str, Array]) -> None:
+        """The first optimisation profile that holds all the shapes, made the context's."""
+        count = self._engine.num_optimization_profiles
+        for number in range(count):
+            if all(self._in_profile(number, name, array) for name, array in arrays.items()):
+                if self._context.active_optimization_profile != number:
+                    if not self._context.set_optimization_profile_async(number, self._stream.address):
+                        raise RuntimeError(f"TensorRT did not switch to optimisation profile {number}")
+                    self._stream.synchronize()
+                return
+        shapes = ", ".join(f"{n} {tuple(a.shape)}" for n, a in arrays.items())
+        ranges = "; ".join(self._profile_text(number, arrays) for number in range(count))
+        raise ShapeError(f"no optimisation profile of the engine holds {shapes}; it has {ranges}")
+
+    def _range(self, number: int, name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        engine = self._engine
+        if engine.is_shape_inference_io(name) and engine.get_tensor_location(name) == self._trt.TensorLocation.HOST:
+            found = engine.get_tensor_profile_values(number, name)
+        else:
+            found = engine.get_tensor_profile_shape(name, number)
+        return tuple(int(n) for n in found[0]), tuple(int(n) for n in found[-1])
+
+    def _in_profile(self, number: int, name: str, array: Array) -> bool:
+        low, high = self._range(number, name)
+        host = self._engine.get_tensor_location(name) == self._trt.TensorLocation.HOST
+        sizes = tuple(int(n) for n in array.reshape(-1)) if host else array.shape
+        return len(low) == len(sizes) and all(a <= n <= b for a, n, b in zip(low, sizes, high, strict=True))
+
+    def _profile_text(self, number: int, arrays: Mapping[str, Array]) -> str:
+        ranges = (f"{name} {low} to {high}" for name in arrays for low, high in [self._range(number, name)])
+        return f"profile {number}: {', '.join(ranges)}"
+
+    def _allocate(self, tensor: _Tensor) -> None:
+        self._grow_host(tensor)
+        if tensor.on_host or tensor.alias is not None:
+            return
+        if tensor.device is None or tensor.device.size < tensor.size:
+            if tensor.device is not None:
+                tensor.device.close()
+            tensor.device = DeviceBuffer(tensor.size)
+
+    def _grow_host(self, tensor: _Tensor) -> None:
+        if tensor.host is None or tensor.host.size < tensor.size:
+            if tensor.host is not None:
+                tensor.host.close()
+            tensor.host = HostBuffer(tensor.size)
+
+    def _set_address(self, tensor: _Tensor) -> None:
+        if not self._context.set_tensor_address(tensor.name, tensor.address):
+            raise RuntimeError(f"TensorRT did not take the address of tensor {tensor.name!r}")
+
+    def _let_it_allocate(self, tensor: _Tensor) -> None:
+        if tensor.allocation is None:
+            tensor.allocation = _Allocation()
+            tensor.allocation.owner = _output_allocator(self._trt, tensor.allocation)
+            if not self._context.set_output_allocator(tensor.name, tensor.allocation.owner):
+                raise RuntimeError(f"TensorRT did not take an allocator for output {tensor.name!r}")
