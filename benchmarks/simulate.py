@@ -20,7 +20,7 @@ from gpt_search.domain.space import Dimension
 from gpt_search.search.discovery import strategy_names
 
 # Those that fit a model to the history: one evaluation costs milliseconds.
-_SLOW = {"tpe"}
+_SLOW = {"live", "tpe"}
 
 
 def space_of(knobs: int) -> SearchSpace:
