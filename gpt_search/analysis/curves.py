@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from statistics import median
 
@@ -112,17 +113,19 @@ def drift_table(rows: Iterable[tuple[int, Evaluation, float]]) -> pd.DataFrame:
     for trial, evaluation, clock_s in rows:
         if not found and (trial != 0 or evaluation.latency_ms is None or not evaluation.rounds):
             raise InputError(f"drift is told against the reference; the first trial is {trial}, or was not timed")
-        if evaluation.timed_as is not None or not evaluation.rounds or evaluation.latency_ms is None:
+        rounds = evaluation.own_rounds
+        if not rounds or evaluation.latency_ms is None:
             continue
         if trial == 0:
             base = evaluation.latency_ms
-        rounds = evaluation.rounds
         theirs = [median(r.reference_ms) for r in rounds]
         mine = [median(r.candidate_ms) for r in rounds]
-        uncorrected = base if trial == 0 else median(mine)
+        uncorrected, corrected = base if trial == 0 else median(mine), evaluation.latency_ms
+        if evaluation.borrowed:  # its value rests on rounds of other times too
+            corrected = base * math.exp(median(math.log(m / t) for m, t in zip(mine, theirs, strict=True)))
         for n, r in enumerate(rounds):
             at = clock_s - (rounds[-1].started_s - r.started_s)
-            found.append((trial, n, at, theirs[n], mine[n], uncorrected, evaluation.latency_ms, base))
+            found.append((trial, n, at, theirs[n], mine[n], uncorrected, corrected, base))
     if not found:
         raise InputError("drift is told against the reference; the study has no finished trial")
     names = ("trial", "round", "at_s", "reference_ms", "candidate_ms", "uncorrected_ms", "corrected_ms", "base_ms")

@@ -38,6 +38,16 @@ class Fingerprints(enum.Enum):
     MAY_BOTH = "different programs may get equal fingerprints, and one program different ones"
     NONE = "the backend gives no fingerprints"
 
+    @property
+    def equal_is_same(self) -> bool:
+        """True when equal fingerprints prove that the engines are the same."""
+        return self in (Fingerprints.EXACT, Fingerprints.MAY_SPLIT)
+
+    @property
+    def equal_may_differ(self) -> bool:
+        """True when equal fingerprints suggest that the engines are the same, and do not prove it."""
+        return self in (Fingerprints.MAY_MERGE, Fingerprints.MAY_BOTH)
+
 
 class Placement(enum.Enum):
     """Where the reference engine lives while a candidate is timed against it."""

@@ -15,6 +15,8 @@ Named "synthetic:{...}" with a JSON object:
 - "drift": relative size of a drift that both sides of a round share (default 0).
 - "build_noise", "process_noise": relative standard deviation of a level that every build, and every
   comparison (the trial seed stands for its process), draws for each side (default 0).
+- "merge_knobs": names of knobs that the fingerprint does not see: it may merge engines.
+- "split": probability with which a build gets a fingerprint that no other build has: it may split engines.
 - "fail_knob": true adds a knob "fail" whose values are the single failures below.
 - "fail": {"-knob=value": "kind"}: failures on demand, for routes that set this knob to this value;
   the key "" means every route. "kind@gate" and "kind@time" happen in that phase instead of in
@@ -27,7 +29,8 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +57,7 @@ from gpt_search.domain.workload import Array, GoldenPair, Workload
 
 _LANDSCAPE = ("family", "seed", "knobs", "noise")
 _FLAGS = ("gentle", "simulate_clock", "sleep", "fail_knob")
-_SIZES = ("drift", "build_noise", "process_noise")
+_SIZES = ("drift", "build_noise", "process_noise", "split")
 _OUTPUT, _INPUT = "y", "x"
 _SIZE = 16
 _FAIL_KNOB = "fail"
@@ -71,7 +74,7 @@ class SyntheticEngine:
         """Takes the truth of the route from the landscape."""
         self._backend, self._route, self._spoils, self._build_seed = backend, route, spoils, build_seed
         truth = backend.landscape.truth(backend.codes(route))
-        self.fingerprint: str | None = backend.fingerprint(route)
+        self.fingerprint: str | None = backend.fingerprint(route, build_seed)
         self.memory_bytes: int | None = 1 << 20
         self._truth = truth
         self._address: tuple[int, int, str] = (0, 0, "candidate")
@@ -144,7 +147,13 @@ class SyntheticBackend:
                 raise InputError(f"synthetic backend: {name!r} is {size!r}; it must be a number from 0 to 1")
         if not isinstance(fail, Mapping):
             raise InputError('synthetic backend: \'fail\' must be an object of "-knob=value": "kind"')
-        self.drift, self.build_noise, self.process_noise = (float(given.get(name, 0.0)) for name in _SIZES)
+        self.drift, self.build_noise, self.process_noise, self.split = (float(given.get(n, 0.0)) for n in _SIZES)
+        self.merge_knobs = _names(given.get("merge_knobs", []), self.landscape.space.names)
+        if self.merge_knobs or self.split:
+            kind = Fingerprints.MAY_MERGE if self.merge_knobs else Fingerprints.MAY_SPLIT
+            if self.merge_knobs and self.split:
+                kind = Fingerprints.MAY_BOTH
+            self.capabilities = replace(self.capabilities, fingerprint=kind)
         self._build_seed = 0
         self._fail = {str(token): parse_failure(kind) for token, kind in fail.items()}
         database = self.knob_database()
@@ -181,9 +190,14 @@ class SyntheticBackend:
         except InputError as error:
             raise BuildError(str(error)) from None
 
-    def fingerprint(self, route: Route) -> str:
-        """The landscape's, told apart by failures on demand, which are programs of their own."""
-        plain = self.landscape.fingerprint(self.codes(route))
+    def fingerprint(self, route: Route, build_seed: int) -> str:
+        """The landscape's, told apart by failures on demand, which are programs of their own; erring as asked for."""
+        codes, space = self.codes(route), self.landscape.space
+        for name in self.merge_knobs:
+            codes[space.names.index(name)] = space.default[space.names.index(name)]
+        plain = self.landscape.fingerprint(codes)
+        if self.split and np.random.default_rng(seed_from("synthetic split", build_seed)).random() < self.split:
+            plain += f"-{build_seed:x}"
         wanted = sorted(
             {f"{kind}@{phase}" for phase in ("build", "gate", "time") for kind in self._asked(route, phase)}
         )
@@ -262,6 +276,15 @@ class SyntheticBackend:
             raise InputError(f"{workload.model} holds another landscape than the backend's {mine}: {json.dumps(spec)}")
 
 
+def _names(given: object, allowed: Sequence[str]) -> tuple[str, ...]:
+    if not isinstance(given, list) or not all(isinstance(name, str) for name in given):
+        raise InputError(f"synthetic backend: 'merge_knobs' is {given!r}; it must be a list of knob names")
+    for name in given:
+        if name not in allowed:
+            raise InputError(f"synthetic backend: 'merge_knobs' names no knob {name!r}{did_you_mean(name, allowed)}")
+    return tuple(given)
+
+
 def _drawn(deviation: float, seed: int) -> float:
     """A log-normal factor around 1."""
     return math.exp(deviation * np.random.default_rng(seed).standard_normal()) if deviation else 1.0
@@ -278,7 +301,7 @@ def _options(text: str) -> dict[str, Any]:
         ) from None
     if not isinstance(given, dict):
         raise InputError(f"synthetic backend: its options are a JSON object, not {type(given).__name__}")
-    allowed = (*_LANDSCAPE, *_FLAGS, *_SIZES, "fail")
+    allowed = (*_LANDSCAPE, *_FLAGS, *_SIZES, "merge_knobs", "fail")
     for name in given:
         if name not in allowed:
             raise InputError(

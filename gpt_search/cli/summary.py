@@ -13,6 +13,7 @@ from gpt_search.cli.common import approximate_count, print_wrapped, text_width
 from gpt_search.cli.live import clock_text, speedup_text
 
 if TYPE_CHECKING:
+    from gpt_search.run.engines import EngineCounts
     from gpt_search.run.result import StudySummary
 
 _LABEL = 11
@@ -65,9 +66,10 @@ def print_summary(summary: StudySummary) -> None:
     unfinished = f"; {summary.unfinished} unfinished" if summary.unfinished else ""
     _row(
         "trials",
-        f"{summary.trials} ({counts or 'none finished'}){unfinished}; {_count(summary.engines, 'distinct engine')}; "
+        f"{summary.trials} ({counts or 'none finished'}){unfinished}; "
         f"{clock_text(summary.clock_s)}" + (f"; {summary.end}" if summary.end else ""),
     )
+    _print_engines(summary.engines)
     if summary.reference_ms is not None:
         _row("reference", f"{summary.reference_ms:.4g} ms{_loss(summary.reference_worst, summary.metric)}")
     if summary.noise is not None and summary.noise["value"] is not None:
@@ -237,6 +239,36 @@ def print_minimisation(data: Mapping[str, Any], metric: str) -> None:
         _row("note", note)
     _accuracy(data["accuracy"], metric)
     _row("route", data["changes"] or "(the default)")
+
+
+def _print_engines(counts: EngineCounts) -> None:
+    """Engines against routes, and what was found out about the fingerprints that tell them apart."""
+    if counts.fingerprints == "NONE":
+        tried = _count(counts.routes, "route")
+        _row("engines", f"{tried} tried, {counts.timed} timed; the backend does not tell engines apart")
+        return
+    added = f", {counts.extended} with more rounds" if counts.extended else ""
+    _row(
+        "engines",
+        f"{_count(counts.routes, 'route')} tried, {_count(counts.engines, 'distinct engine')} with the reference's; "
+        f"{counts.timed} timed, {counts.merged} took over the samples of an equal engine{added}",
+    )
+    if counts.checked.tried and counts.least is not None:
+        _row(
+            "",
+            f"{_count(counts.checked.tried, 'merge')} timed all the same: "
+            f"{counts.checked} differ (from {100 * counts.least:.2g} % on it would have been seen)",
+        )
+    elif counts.fingerprints in ("MAY_MERGE", "MAY_BOTH") and counts.merged:
+        _row("", "equal fingerprints may hide different engines, and no merge was checked yet")
+    if counts.doubtful:
+        _row(
+            "",
+            f"{_count(counts.doubtful, 'trial')} took over samples by a fingerprint that was found to stand for "
+            "different engines: their latencies are doubtful",
+        )
+    if counts.rebuilt.events or (counts.rebuilt.tried and counts.fingerprints in ("MAY_SPLIT", "MAY_BOTH")):
+        _row("", f"built twice: {counts.rebuilt} pairs of builds of one route have different fingerprints")
 
 
 def _percent(ratio: float) -> str:

@@ -36,7 +36,9 @@ class Evaluation:
     violation: largest (loss - tolerance), infinity where no loss can be given, None where not measured.
     log_ratio, log_ratio_error: median over rounds of log(candidate / reference), and its standard error.
     error_ms: standard error of latency_ms. memory_bytes: what the engine needs, where the backend says so.
-    timed_as: trial number whose samples stand for this route, because the engines are the same.
+    timed_as: number of the trial that began the samples which stand for this route, because the engines are the
+        same; None where that is this trial. borrowed: how many of `rounds`, from the first, earlier trials took.
+    checks: number of the trial with the same fingerprint that this one was timed to be compared with: a spot check.
     raced: True when timing stopped early because the route was clearly worse than the best.
     cost_s: seconds by phase ("start", "build", "gate", "time"). message: why it failed, one or more lines.
     notes: what a reader must know about how it was timed (launched otherwise than usual, throttled rounds).
@@ -54,15 +56,34 @@ class Evaluation:
     fingerprint: str | None = None
     memory_bytes: int | None = None
     timed_as: int | None = None
+    borrowed: int = 0
+    checks: int | None = None
     raced: bool = False
     cost_s: Mapping[str, float] = field(default_factory=dict)
     message: str | None = None
     notes: tuple[str, ...] = ()
 
+    @property
+    def own_rounds(self) -> tuple[Round, ...]:
+        """The rounds that this trial took itself."""
+        return self.rounds[self.borrowed :]
+
+    @property
+    def failed(self) -> bool:
+        """True when the engine could not be built or run, whatever its accuracy."""
+        return self.outcome not in (Outcome.OK, Outcome.ACCURACY)
+
     def observation(self) -> Observation:
         """What a strategy may see of it."""
         return Observation(
-            self.outcome, self.latency_ms, self.violation, self.fingerprint, dict(self.cost_s), self.error_ms
+            self.outcome,
+            self.latency_ms,
+            self.violation,
+            self.fingerprint,
+            dict(self.cost_s),
+            self.error_ms,
+            self.timed_as,
+            len(self.rounds),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -79,6 +100,9 @@ class Evaluation:
             "fingerprint": self.fingerprint,
             "memory_bytes": self.memory_bytes,
             "timed_as": self.timed_as,
+            # Only where it says something: borrowed is all or nothing, but for an engine with more rounds.
+            **({} if self.borrowed == _borrowed(self.timed_as, len(self.rounds)) else {"borrowed": self.borrowed}),
+            **({} if self.checks is None else {"checks": self.checks}),
             "raced": self.raced,
             "cost_s": {phase: _number(s) for phase, s in self.cost_s.items()},
             "message": self.message,
@@ -113,6 +137,8 @@ class Evaluation:
             fingerprint=data["fingerprint"],
             memory_bytes=data["memory_bytes"],
             timed_as=data["timed_as"],
+            borrowed=int(data.get("borrowed", _borrowed(data["timed_as"], len(data["rounds"])))),
+            checks=data.get("checks"),
             raced=bool(data["raced"]),
             cost_s={str(k): float(v) for k, v in data["cost_s"].items()},
             message=data["message"],
@@ -129,6 +155,11 @@ class Evaluation:
                 for r in data["rounds"]
             ),
         )
+
+
+def _borrowed(timed_as: int | None, rounds: int) -> int:
+    """How many rounds are another trial's where nothing else is said."""
+    return 0 if timed_as is None else rounds
 
 
 def _number(value: float | None) -> float | str | None:

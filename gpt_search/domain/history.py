@@ -24,7 +24,9 @@ class History:
     where unknown; outcome int8, values of `Outcome`; until int8, values of `Phase`, how far the
     trial was asked to go; violation float64, NaN where not measured; fingerprint int32, numbered by
     first appearance, -1 where none; trial int32, trial numbers; route int32, distinct routes numbered
-    by first appearance.
+    by first appearance; samples int32, number of the trial that began the samples which the value rests on:
+    its own, or an earlier one's where the engine is the same; rounds int32, how many rounds that were by then, 0
+    where unknown. Values with equal `samples` are not independent: the one with the most rounds holds the others.
 
     noise: relative standard deviation of one value, from the measured noise floor, or None.
     """
@@ -45,6 +47,8 @@ class History:
             "fingerprint": np.full(self._capacity, -1, np.int32),
             "trial": np.zeros(self._capacity, np.int32),
             "route": np.zeros(self._capacity, np.int32),
+            "samples": np.zeros(self._capacity, np.int32),
+            "rounds": np.zeros(self._capacity, np.int32),
         }
         self._bind()
         self._cost: dict[str, NDArray[np.float64]] = {}
@@ -66,7 +70,7 @@ class History:
             c["fingerprint"],
             c["trial"],
         )
-        self._route = c["route"]
+        self._route, self._samples, self._rounds = c["route"], c["samples"], c["rounds"]
         # What is handed out: slices of a read-only view are read-only, and cost nothing more.
         self._codes_out = _read_only(self._codes)
         self._out = {name: _read_only(column) for name, column in c.items()}
@@ -130,6 +134,16 @@ class History:
     def route(self) -> NDArray[np.int32]:
         """int32 (n,): distinct routes numbered by first appearance."""
         return self._out["route"][: self._n]
+
+    @property
+    def samples(self) -> NDArray[np.int32]:
+        """int32 (n,): number of the trial that began the samples which the value rests on."""
+        return self._out["samples"][: self._n]
+
+    @property
+    def rounds(self) -> NDArray[np.int32]:
+        """int32 (n,): rounds that the value rests on, 0 where unknown."""
+        return self._out["rounds"][: self._n]
 
     @property
     def n_routes(self) -> int:
@@ -210,11 +224,14 @@ class History:
         n = self._n
         if n == self._capacity:
             self._grow()
-        outcome, latency, violation, fingerprint, cost_s, error = observation
+        outcome, latency, violation, fingerprint, cost_s, error, timed_as, timed_rounds = observation
         self._codes[n] = codes
         self._outcome[n] = outcome
         self._until[n] = until
         self._trial[n] = trial
+        self._samples[n] = trial if timed_as is None else timed_as
+        if timed_rounds:
+            self._rounds[n] = timed_rounds
         # Columns are blank (NaN, -1) until written: most trials fill few of them.
         if latency is not None:
             self._value[n] = latency

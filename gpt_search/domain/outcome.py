@@ -63,6 +63,8 @@ class Observation(NamedTuple):
     fingerprint: digest of the program in the engine; None where the backend gives none.
     cost_s: seconds spent, by phase name ("start", "build", "gate", "time").
     error_ms: standard error of `latency_ms`, in ms; None where it is unknown.
+    timed_as: number of the earlier trial that began the samples which `latency_ms` rests on, because the engine
+        is the same; None where they are this trial's own. rounds: how many rounds of them, 0 where unknown.
     """
 
     outcome: Outcome
@@ -71,7 +73,9 @@ class Observation(NamedTuple):
     fingerprint: str | None = None
     cost_s: Mapping[str, float] = _NO_COST
     error_ms: float | None = None
+    timed_as: int | None = None
+    rounds: int = 0
 
     def __reduce__(self) -> tuple[type[Observation], tuple[object, ...]]:
         """Pickled and copied with a plain dictionary: a read-only view of one cannot be."""
-        return Observation, (*self[:4], dict(self.cost_s), self.error_ms)
+        return Observation, (*self[:4], dict(self.cost_s), *self[5:])

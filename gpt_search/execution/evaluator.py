@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import enum
 import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -25,14 +26,33 @@ from gpt_search.execution.devices import DeviceLock, build_lock_shared
 from gpt_search.execution.environment import environment
 from gpt_search.execution.launcher import Worker, WorkerFailed, WorkerSpec
 from gpt_search.execution.rounds import CANDIDATE, REFERENCE, Comparison, ReferenceFailed, Side, Timing
-from gpt_search.measure.paired import paired_estimate
+from gpt_search.measure.paired import log_ratio_of, paired_estimate
 from gpt_search.measure.protocol import Protocol
-from gpt_search.measure.sequential import Best
-
-Known = Callable[[str], tuple[int, Evaluation] | None]
+from gpt_search.measure.sequential import Best, Decision, decide_on
 
 
-def nothing_known(fingerprint: str) -> tuple[int, Evaluation] | None:
+class Reuse(enum.Enum):
+    """What becomes of an engine's earlier samples when a route's build gives its fingerprint again."""
+
+    TAKE = "they stand for the route too"
+    EXTEND = "they stand for the route too; where the racing rule wants more of them, more are added"
+    ADD = "more are added, and all of them stand for the route"
+    CHECK = "the route is timed by itself, to be compared with them"
+    NOTHING = "the route is timed by itself"
+
+
+class Earlier(NamedTuple):
+    """What a study knows of an engine. trial: that began its samples. found: of it, with all samples so far."""
+
+    trial: int
+    found: Evaluation
+    reuse: Reuse
+
+
+Known = Callable[[str], Earlier | None]
+
+
+def nothing_known(fingerprint: str) -> Earlier | None:
     """The `known` of a study that times every engine itself."""
     return None
 
@@ -250,9 +270,10 @@ class Evaluator:
         """Everything that can be learned about a route, up to and including the phase `until`.
 
         best: what the route is raced against, None for no race; trial: its number, from 1, which says what
-        error the race may spend on it (`measure.sequential`). known(fingerprint): trial number and
-        evaluation of an engine that was evaluated already, or None; asked only where equal
-        fingerprints mean equal engines. Its losses and samples are taken over (`timed_as`).
+        error the race may spend on it (`measure.sequential`). known(fingerprint): what is known of an
+        engine that was evaluated already, and what to do with its samples, or None; asked once, after the
+        build. Samples are taken over and extended as that says (`Evaluation.timed_as`, `borrowed`, `checks`);
+        losses and failures where equal fingerprints prove that the engine is the same.
         seed: addressed by trial; a simulated backend takes its noise from it, and it decides which
         side runs first.
 
@@ -330,21 +351,65 @@ class Evaluator:
         if run.until is Phase.BUILD:
             return run.evaluation(Outcome.OK)
         fingerprint = run.facts["fingerprint"]
-        if fingerprint is not None and self.capabilities.fingerprint is Fingerprints.EXACT:
-            found = known(fingerprint)
-            taken = self._taken_over(run, *found) if found is not None else None
-            if taken is not None:
-                return taken
-        outcome = self._gate(run)
+        earlier = known(fingerprint) if fingerprint is not None else None
+        same = earlier.found if earlier is not None and self.capabilities.fingerprint.equal_is_same else None
+        if same is not None and same.violation is not None:
+            run.facts |= {"losses": same.losses, "violation": same.violation}
+            outcome = Outcome.OK if same.violation < 0 else Outcome.ACCURACY
+        elif same is not None and same.failed:
+            return self._failed_before(run, earlier)
+        else:
+            outcome = self._gate(run)
         if run.until is Phase.GATE or (outcome is Outcome.ACCURACY and not self.settings.time_infeasible):
             return run.evaluation(outcome)
-        timing = self._time(run, best, seed, trial)
-        rounds = timing.rounds
-        if first:
-            self.reference_latency_ms = median(median(r.reference_ms) for r in rounds)
+        if same is not None and same.failed:
+            return self._failed_before(run, earlier)
+        samples = self._samples(run, best, seed, trial, earlier, first=first)
         if run.pair is not None and run.pair.keep:
             self._keep(run, run.pair)
-        return run.evaluation(outcome, raced=timing.raced, notes=timing.notes, **self._value(rounds, first=first))
+        return run.evaluation(outcome, **samples)
+
+    def _failed_before(self, run: _Run, earlier: Earlier | None) -> Evaluation:
+        """The engine's failure in an earlier trial, for this route."""
+        assert earlier is not None
+        found = earlier.found
+        words = found.message or found.outcome.explanation
+        return run.evaluation(found.outcome, message=f"the same engine as in trial {earlier.trial}, where: {words}")
+
+    def _samples(
+        self, run: _Run, best: Best | None, seed: int, trial: int, earlier: Earlier | None, *, first: bool
+    ) -> dict[str, Any]:
+        """The rounds that stand for the route, earlier ones first, whose they are, and what they say."""
+        protocol = self.settings.protocol
+        if earlier is None or not earlier.found.rounds or earlier.reuse is Reuse.NOTHING:
+            timing = self._time(run, best, seed, trial, protocol)
+            if first:
+                self.reference_latency_ms = median(median(r.reference_ms) for r in timing.rounds)
+            return self._value(timing.rounds, first=first) | {"raced": timing.raced, "notes": timing.notes}
+        if earlier.reuse is Reuse.CHECK:
+            # As many rounds at least as builds are compared by: few would tell no difference.
+            fewest = max(protocol.min_rounds, protocol.build_rounds)
+            longer = replace(protocol, min_rounds=fewest, max_rounds=max(fewest, protocol.max_rounds))
+            timing = self._time(run, best, seed, trial, longer)
+            facts = {"raced": timing.raced, "notes": timing.notes, "checks": earlier.trial}
+            return self._value(timing.rounds, first=False) | facts
+        found = earlier.found
+        shared: dict[str, Any] = {"timed_as": earlier.trial, "borrowed": len(found.rounds)}
+        log_ratios = [log_ratio_of(r) for r in found.rounds]
+        if earlier.reuse is Reuse.TAKE or (
+            earlier.reuse is Reuse.EXTEND
+            and decide_on(log_ratios, best, protocol, earlier.trial) is not Decision.CONTINUE
+        ):
+            names = ("rounds", "latency_ms", "error_ms", "log_ratio", "log_ratio_error", "raced", "notes")
+            return shared | {name: getattr(found, name) for name in names}
+        afresh = earlier.reuse is Reuse.ADD
+        timing = self._time(run, best, seed, earlier.trial, protocol, log_ratios, afresh=afresh)
+        if {r.launch for r in timing.rounds} != {r.launch for r in found.rounds}:
+            # Another way of launching is another quantity: the new rounds stand alone, and no race was lost by them.
+            note = f"the samples of trial {earlier.trial} were launched in another way, and are not pooled with these"
+            return self._value(timing.rounds, first=False) | {"notes": (*timing.notes, note)}
+        facts = {"raced": timing.raced, "notes": tuple(dict.fromkeys((*found.notes, *timing.notes)))}
+        return self._value(found.rounds + timing.rounds, first=False) | shared | facts
 
     def _build(self, run: _Run, route: Route, seed: int) -> None:
         with self._building(run):
@@ -402,7 +467,17 @@ class Evaluator:
             run.facts["memory_bytes"] = answer["memory_bytes"]
         return Outcome.OK if violation < 0 else Outcome.ACCURACY
 
-    def _time(self, run: _Run, best: Best | None, seed: int, trial: int) -> Timing:
+    def _time(
+        self,
+        run: _Run,
+        best: Best | None,
+        seed: int,
+        trial: int,
+        protocol: Protocol,
+        earlier: Sequence[float] = (),
+        *,
+        afresh: bool = True,
+    ) -> Timing:
         worker = run.worker
         assert worker is not None
         settings = self.settings
@@ -420,7 +495,7 @@ class Evaluator:
             comparison = Comparison(
                 Side(worker, CANDIDATE),
                 reference,
-                settings.protocol,
+                protocol,
                 seed,
                 settings.timeout_run_s,
                 self._clock,
@@ -429,7 +504,7 @@ class Evaluator:
             began = time.perf_counter()
             run.reached.append("time")
             try:
-                return comparison.run(best, trial)
+                return comparison.run(best, trial, earlier, afresh=afresh)
             finally:
                 run.add("time", time.perf_counter() - began - restart_s)
                 run.add("wait", restart_s)
@@ -449,30 +524,6 @@ class Evaluator:
             "latency_ms": latency,
             "error_ms": latency * estimate.error,
         }
-
-    def _taken_over(self, run: _Run, trial: int, other: Evaluation) -> Evaluation | None:
-        """The evaluation of an equal engine, for this route; None where it does not go as far as is asked for."""
-        if other.violation is None or other.outcome not in (Outcome.OK, Outcome.ACCURACY):
-            return None
-        judged = {"losses": other.losses, "violation": other.violation}
-        outcome = Outcome.OK if other.violation < 0 else Outcome.ACCURACY
-        timed = run.until is Phase.TIME and (outcome is Outcome.OK or self.settings.time_infeasible)
-        if not timed:
-            return run.evaluation(outcome, **judged)
-        if other.latency_ms is None:
-            return None
-        return run.evaluation(
-            outcome,
-            **judged,
-            rounds=other.rounds,
-            latency_ms=other.latency_ms,
-            error_ms=other.error_ms,
-            log_ratio=other.log_ratio,
-            log_ratio_error=other.log_ratio_error,
-            raced=other.raced,
-            notes=other.notes,
-            timed_as=trial if other.timed_as is None else other.timed_as,
-        )
 
     # -- the reference engine ------------------------------------------------------------------
     def _reference_side(self, candidate: Worker, seed: int = 0) -> Side:

@@ -23,11 +23,12 @@ from gpt_search.execution.rounds import CANDIDATE, REFERENCE, Comparison, Side
 
 
 class BuiltPair(NamedTuple):
-    """Two builds of one route as bytes, and the seconds both took: worker, build and save."""
+    """Two builds of one route as bytes, the seconds both took (worker, build and save), and their fingerprints."""
 
     candidate: bytes
     reference: bytes
     seconds: float
+    fingerprints: tuple[str | None, str | None]
 
 
 class TimedPair(NamedTuple):
@@ -46,17 +47,18 @@ def build_pair(settings: EvaluatorSettings, route: Route, seeds: tuple[int, int]
 
     Raises WorkerFailed, InputError.
     """
-    built, seconds = [], 0.0
+    built, prints, seconds = [], [], 0.0
     for slot, seed in zip((CANDIDATE, REFERENCE), seeds, strict=True):
         began = time.perf_counter()
         with Worker(settings.worker_spec()) as worker, _building(worker.ready) as waited:
             route_items = [list(item) for item in route.items_in_order]
             fields = {"slot": slot, "route": route_items, "seed": seed}
-            worker.ask("build", fields, timeout_s=settings.timeout_build_s, phase="build")
+            made = worker.ask("build", fields, timeout_s=settings.timeout_build_s, phase="build")
+            prints.append(made.fields["fingerprint"])
             saved = worker.ask("save", {"slot": slot}, timeout_s=settings.timeout_build_s, phase="save")
             built.append(saved.arrays["data"].tobytes())
         seconds += time.perf_counter() - began - waited
-    return BuiltPair(built[0], built[1], seconds)
+    return BuiltPair(built[0], built[1], seconds, (prints[0], prints[1]))
 
 
 def time_pair(settings: EvaluatorSettings, pair: BuiltPair, seed: int, clock: Callable[[], float]) -> TimedPair:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeVar
@@ -144,8 +144,11 @@ class Comparison:
     _launch: str | None = None
     _notes: dict[str, int] = field(default_factory=dict)
 
-    def run(self, best: Best | None, trial: int = 1) -> Timing:
+    def run(self, best: Best | None, trial: int = 1, earlier: Sequence[float] = (), *, afresh: bool = True) -> Timing:
         """Times until the racing rule ends it. best, trial: as `measure.sequential.decide` takes them.
+
+        earlier: log-ratios of rounds that this engine was timed in before, whose sequence is continued; the new
+        rounds are returned. afresh: the fewest and the most rounds count the new ones alone.
 
         A round in which the reference dies is repeated with a new one, once: its other half is no
         longer of the same window. Both sides are launched alike: where one of them cannot be launched as
@@ -157,7 +160,8 @@ class Comparison:
         self._repeated(self._reference_ready)
         warm_up(self.candidate, self.protocol, self.seed, self.timeout_s)
         rounds: list[Round] = []
-        log_ratios: list[float] = []
+        log_ratios = list(earlier)
+        uncounted = len(log_ratios) if afresh else 0
         simulated_s = 0.0
         decision = Decision.CONTINUE
         while decision is Decision.CONTINUE:
@@ -170,7 +174,7 @@ class Comparison:
                 simulated_s += (sum(round_.candidate_ms) + sum(round_.reference_ms)) / 1000
             rounds.append(round_)
             log_ratios.append(log_ratio_of(round_))
-            decision = decide_on(log_ratios, best, self.protocol, trial)
+            decision = decide_on(log_ratios, best, self.protocol, trial, uncounted)
         notes = tuple(f"{text} ({n} times)" if n > 1 else text for text, n in self._notes.items())
         return Timing(tuple(rounds), decision is Decision.CLEARLY_WORSE, notes)
 

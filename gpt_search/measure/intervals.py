@@ -6,6 +6,7 @@ import enum
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -142,3 +143,40 @@ def verdict(interval: Interval) -> Verdict:
     if interval.high < 1:
         return Verdict.SLOWER
     return Verdict.NOT_DISTINGUISHABLE
+
+
+class Share(NamedTuple):
+    """How often something happened, with an exact two-sided 95 % interval. estimate: NaN where nothing was tried."""
+
+    events: int
+    tried: int
+    low: float
+    high: float
+
+    @property
+    def estimate(self) -> float:
+        """events / tried."""
+        return self.events / self.tried if self.tried else math.nan
+
+    def to_json(self) -> dict[str, float | int | None]:
+        """A JSON-like form; estimate is None where nothing was tried."""
+        estimate = self.estimate if self.tried else None
+        return {"events": self.events, "tried": self.tried, "estimate": estimate, "low": self.low, "high": self.high}
+
+    def __str__(self) -> str:
+        return f"{self.events} of {self.tried} [{100 * self.low:.2g} %, {100 * self.high:.2g} %]"
+
+
+def share(events: int, tried: int, level: float = 0.95) -> Share:
+    """The exact interval of a share. Source: Clopper and Pearson, Biometrika 26 (1934) 404-413.
+
+    Raises ValueError for more events than were tried.
+    """
+    from scipy.special import betaincinv
+
+    if not 0 <= events <= tried:
+        raise ValueError(f"{events} events of {tried}")
+    tail = (1 - level) / 2
+    low = float(betaincinv(events, tried - events + 1, tail)) if events else 0.0
+    high = float(betaincinv(events + 1, tried - events, 1 - tail)) if events < tried else 1.0
+    return Share(events, tried, low, high)

@@ -15,6 +15,11 @@ sum alpha_i <= alpha. Where they hold, let b be the fastest feasible route and j
 L_b <= mu_b <= mu_j <= U_j = B after every round, so b is never discarded. That includes ties (none of several
 equally fast routes is discarded), any strategy, any order, several builders, and studies that are continued.
 
+Engines. Where equal fingerprints mean equal engines, routes that give one engine share one sequence of rounds: it
+belongs to the trial i that began it, spends alpha_i and nothing more, and a later trial may add rounds to its end.
+The bounds of i hold after all of its rounds at once, so when and why rounds are added does not matter; that
+they are new does, so each round is in one sequence once, and one trial at a time adds to it (`run.engines`).
+
 What it rests on: independent normal rounds with a variance of their own for each route, or symmetric ones for the
 bounds by signs (`confidence`). Each round is a difference of logarithms of medians, so drift that both sides share
 cancels, samples that are outliers move little, and what hits either side alike is symmetric. What is left of a burst
@@ -29,7 +34,7 @@ from __future__ import annotations
 
 import enum
 import math
-from bisect import insort
+from bisect import bisect_left, insort
 from collections.abc import Sequence
 from statistics import median
 from typing import NamedTuple
@@ -82,9 +87,10 @@ class Field:
         self._protocol = protocol
         self._upper = math.inf
         self._spreads: list[float] = []
+        self._spread_of: dict[int, float] = {}
 
     def learn(self, trial: int, rounds: Sequence[Round], *, feasible: bool) -> None:
-        """Takes in a route that was timed in this trial; none twice.
+        """Takes in all rounds of the sequence that this trial began; again when later trials have added to it.
 
         The reference, trial 0, has the log-ratio 0 by definition, without error.
         Raises ValueError for rounds that `paired_estimate` refuses.
@@ -92,7 +98,11 @@ class Field:
         log_ratios = [log_ratio_of(r) for r in rounds]
         if len(log_ratios) < 2:
             return
-        insort(self._spreads, spread_of(log_ratios))
+        before, found_spread = self._spread_of.get(trial), spread_of(log_ratios)
+        if before is not None:
+            del self._spreads[bisect_left(self._spreads, before)]
+        self._spread_of[trial] = found_spread
+        insort(self._spreads, found_spread)
         spread = SPREAD_SHARE * median(self._spreads)
         if feasible:
             found = 0.0 if trial == 0 else bounds(log_ratios, trial, self._protocol.alpha, spread).upper
@@ -105,8 +115,8 @@ def decide(rounds: Sequence[Round], best: Best | None, protocol: Protocol, trial
     """Whether to go on timing a route after these rounds.
 
     best: of the `Field` of routes so far, or None while there is none.
-    trial: the number of the trial that times the route, from 1; it says what share of alpha the route may
-    spend, so no two timings of a study may have the same. From `protocol.min_rounds` rounds on:
+    trial: the number of the trial that began this sequence of rounds, from 1; it says what share of alpha the
+    sequence may spend, so no two sequences of a study may have the same. From `protocol.min_rounds` rounds on:
 
     - CLEARLY_WORSE when the route's lower bound lies above the best's upper bound;
     - else ENOUGH at `max_rounds`, or when the standard error has come down to `contender_error`: a route that
@@ -119,9 +129,15 @@ def decide(rounds: Sequence[Round], best: Best | None, protocol: Protocol, trial
     return decide_on([log_ratio_of(r) for r in rounds], best, protocol, trial)
 
 
-def decide_on(log_ratios: Sequence[float], best: Best | None, protocol: Protocol, trial: int = 1) -> Decision:
-    """The rule of `decide` on the rounds' log-ratios (`paired.log_ratio_of`)."""
-    n = len(log_ratios)
+def decide_on(
+    log_ratios: Sequence[float], best: Best | None, protocol: Protocol, trial: int = 1, uncounted: int = 0
+) -> Decision:
+    """The rule of `decide` on the rounds' log-ratios (`paired.log_ratio_of`).
+
+    uncounted: how many of the first do not count for the fewest and the most rounds, because whoever asks
+    wants new ones; bounds and error rest on all of them.
+    """
+    n = len(log_ratios) - uncounted
     if n < protocol.min_rounds:
         return Decision.CONTINUE
     if best is not None and bounds(log_ratios, trial, protocol.alpha, best.spread).lower > best.upper:

@@ -23,6 +23,7 @@ from gpt_search.domain.streams import seed_from
 from gpt_search.execution.launcher import WorkerFailed
 from gpt_search.execution.replicas import TimedPair, build_pair, time_pair
 from gpt_search.execution.rounds import ReferenceFailed
+from gpt_search.measure.intervals import Share, share
 from gpt_search.measure.paired import log_ratio_of, paired_estimate
 from gpt_search.measure.protocol import Protocol
 from gpt_search.measure.variance import (
@@ -58,7 +59,8 @@ class NoiseFloor:
 
     components: variances of the log-ratio of the reference to itself, at the three levels; a sample is the
     median of `min_rounds` rounds. noise: relative standard deviation of one value: one sample, in one
-    process, of one build. costs: seconds; confirm_samples: that a confirmation takes of each build.
+    process, of one build. costs: seconds; confirm_samples: that a confirmation takes of each build. fingerprints: of
+    both builds of each pair.
     """
 
     model: str
@@ -73,6 +75,7 @@ class NoiseFloor:
     costs: Costs
     reference_ms: float
     rounds_ms: tuple[tuple[tuple[Mapping[str, Any], ...], ...], ...]
+    fingerprints: tuple[tuple[str | None, str | None], ...]
     measured_at: str
 
     @property
@@ -113,6 +116,7 @@ class NoiseFloor:
                 "process_s": self.costs.process_s,
                 "sample_s": self.costs.sample_s,
             },
+            "fingerprints": [list(pair) for pair in self.fingerprints],
             "rounds_ms": [[list(process) for process in rebuild] for rebuild in self.rounds_ms],
         }
 
@@ -143,7 +147,7 @@ def measure_noise(
             f"--rounds is {rounds}; it must be a multiple of {few}, at least {2 * few}: a sample is the median of {few}"
         )
     prepared = prepare(config)
-    timed, build_s = _replicas(prepared, rebuilds, processes, rounds, step)
+    timed, prints, build_s = _replicas(prepared, rebuilds, processes, rounds, step)
     all_processes = [process for rebuild in timed for process in rebuild]
     every_round = [r for process in all_processes for r in process.rounds]
     floor = NoiseFloor(
@@ -163,6 +167,7 @@ def measure_noise(
         ),
         reference_ms=median(median(r.reference_ms) for r in every_round),
         rounds_ms=tuple(tuple(tuple(map(_round_json, p.rounds)) for p in rebuild) for rebuild in timed),
+        fingerprints=prints,
         measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
     )
     return floor, save_floor(locate(config.storage), floor_key(prepared), floor.to_json())
@@ -170,14 +175,14 @@ def measure_noise(
 
 def _replicas(
     prepared: Prepared, rebuilds: int, processes: int, rounds: int, step: Step | None
-) -> tuple[list[list[TimedPair]], float]:
-    """The timed processes of each rebuild, and the mean seconds of a rebuild."""
+) -> tuple[list[list[TimedPair]], tuple[tuple[str | None, str | None], ...], float]:
+    """The timed processes of each rebuild, the fingerprints of both builds, and the mean seconds of a rebuild."""
     # No round is saved: a process that looks precise early would otherwise have fewer.
     protocol = replace(prepared.protocol, min_rounds=rounds, max_rounds=rounds)
     settings, route = prepared.evaluator_settings(protocol), prepared.space.reference
     total, done, session = rebuilds * (1 + processes), 0, time.monotonic()
     found: list[list[TimedPair]] = []
-    build_s = []
+    build_s, prints = [], []
 
     def tell(what: str) -> None:
         nonlocal done
@@ -191,6 +196,7 @@ def _replicas(
             seeds = [seed_from(prepared.seed, "noise", i, side) for side in ("candidate", "reference")]
             pair = build_pair(settings, route, (seeds[0], seeds[1]))
             build_s.append(pair.seconds)
+            prints.append(pair.fingerprints)
             found.append([])
             for j in range(processes):
                 tell(f"build {i + 1}, process {j + 1}")
@@ -199,7 +205,7 @@ def _replicas(
     except (WorkerFailed, ReferenceFailed) as failed:
         words = " ".join(failed.message.split())
         raise InputError(f"the reference route cannot be measured ({failed.outcome.name}): {words}") from None
-    return found, fmean(build_s)
+    return found, tuple(prints), fmean(build_s)
 
 
 def _samples(rounds: Sequence[Round], few: int) -> list[float]:
@@ -236,11 +242,43 @@ def settle_noise(store: StudyStore, prepared: Prepared, reference: Evaluation, *
     if fact is None:
         floor = find_floor(store.location, floor_key(prepared)) if fresh else None
         if floor is not None:
-            fact = {"value": floor["noise"], "source": "floor", "measured_at": floor["measured_at"]}
+            fact = {
+                "value": floor["noise"],
+                "source": "floor",
+                "measured_at": floor["measured_at"],
+            }
+            if "components" in floor:
+                fact["between_builds"] = _between_builds(Components.from_json(floor["components"]))
+            if "fingerprints" in floor:
+                fact["fingerprints"] = floor["fingerprints"]
         else:
             fact = {"value": calibrated_noise(reference.rounds, prepared.protocol), "source": "calibration"}
         store.set_attr(FACT, fact)
     return stored_noise(store)
+
+
+def _between_builds(components: Components) -> float:
+    """Relative standard deviation between two builds of one engine, each in a process of its own."""
+    return math.sqrt(components.rebuilds.variance + components.processes.variance)
+
+
+def noise_between_builds(store: StudyStore) -> float:
+    """What one engine's log-ratio differs by from build to build, each in its process: a standard deviation.
+
+    From a stored floor its two upper levels; else all of `history.noise`, which is no less. 0 where nothing is known.
+    """
+    fact = store.attr(FACT) or {}
+    found = fact.get("between_builds", fact.get("value"))
+    return 0.0 if found is None else float(found)
+
+
+def rebuilt_reference(store: StudyStore) -> Share | None:
+    """How often the two builds of a pair of the noise floor had different fingerprints; None without a floor."""
+    pairs = (store.attr(FACT) or {}).get("fingerprints")
+    if pairs is None:
+        return None
+    known = [pair for pair in pairs if None not in pair]
+    return share(sum(one != other for one, other in known), len(known))
 
 
 def stored_noise(store: StudyStore) -> float | None:

@@ -172,17 +172,25 @@ def _judged(restored: Restored, new: Tolerances, protocol: Protocol) -> tuple[li
         if lacks is not None:
             missing[row.trial] = lacks
     race = Field(protocol)
+    longest: dict[int, Evaluation] = {}  # of each sequence of samples, by the trial that began it
     for row in rows:
         found = row.evaluation
-        if found.rounds and found.timed_as is None:  # an engine's samples count once, for the trial that took them
-            race.learn(row.trial, found.rounds, feasible=found.outcome is Outcome.OK)
+        if found.own_rounds:  # an engine's samples count once, for the trial that began them
+            race.learn(_began(row), found.rounds, feasible=found.outcome is Outcome.OK)
+            longest[_began(row)] = found
     for row in rows:
-        found = row.evaluation
-        if found.outcome is Outcome.OK and found.raced:
-            taken_by = row.trial if found.timed_as is None else found.timed_as
-            if decide(found.rounds, race.best, protocol, taken_by) is not Decision.CLEARLY_WORSE:
-                missing[row.trial] = Missing.ROUNDS
+        began = _began(row)
+        engine = longest.get(began)
+        if row.evaluation.outcome is not Outcome.OK or engine is None or not engine.raced:
+            continue
+        if decide(engine.rounds, race.best, protocol, began) is not Decision.CLEARLY_WORSE:
+            missing[row.trial] = Missing.ROUNDS
     return rows, missing
+
+
+def _began(row: Row) -> int:
+    """The trial that began the samples of this one."""
+    return row.trial if row.evaluation.timed_as is None else row.evaluation.timed_as
 
 
 def _judged_row(row: Row, new: Tolerances) -> tuple[Row, Missing | None]:

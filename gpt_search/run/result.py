@@ -11,6 +11,7 @@ from gpt_search.accuracy.gate import Tolerances, Worst, worst
 from gpt_search.domain.evaluation import Evaluation
 from gpt_search.domain.history import History
 from gpt_search.domain.outcome import Phase
+from gpt_search.run.engines import EngineCounts
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class Nominee:
 class StudySummary:
     """What is known of a study: for `show`, and at the end of `tune`.
 
-    outcomes: trials by outcome name, without the reference. engines: distinct fingerprints.
+    outcomes: trials by outcome name, without the reference. engines: against routes.
     nominees: the best routes that beat or equal the reference, best first; the reference itself
     when nothing is faster. end: why the study ended, None while it has not. noise: "value", the relative
     standard deviation of one value, and its "source": "floor" or "calibration". imported: the program
@@ -88,7 +89,7 @@ class StudySummary:
     routes: int
     trials: int
     outcomes: Mapping[str, int]
-    engines: int
+    engines: EngineCounts
     reference_ms: float | None
     reference_worst: Worst | None
     nominees: tuple[Nominee, ...]
@@ -116,7 +117,8 @@ class StudySummary:
             "trials": self.trials,
             "unfinished": self.unfinished,
             "outcomes": dict(self.outcomes),
-            "engines": self.engines,
+            "engines": self.engines.engines,
+            "identity": self.engines.to_json(),
             "reference_ms": self.reference_ms,
             "reference": self.golden_kind,
             "metric": self.metric,

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from gpt_search.accuracy.gate import Tolerances
 from gpt_search.backends.base import Fingerprints
 from gpt_search.domain.errors import InputError
 from gpt_search.domain.history import History
 from gpt_search.domain.outcome import Phase
 from gpt_search.domain.route import Route
-from gpt_search.run.noise import FACT, stored_noise
+from gpt_search.measure.protocol import Protocol
+from gpt_search.run.engines import EngineCounts, Engines, count_engines
+from gpt_search.run.noise import FACT, noise_between_builds, rebuilt_reference, stored_noise
 from gpt_search.run.result import Nominee, StudySummary, worst_of
 from gpt_search.search.discovery import load_strategy
 from gpt_search.search.strategy import Strategy, pooled, recommend, recommended_rows
@@ -40,7 +40,7 @@ def summarise(store: StudyStore, strategy: Strategy | None = None, top: int = DE
     counts = history.summary()
     if len(history):
         counts = {k: v - (k == restored.rows[0].evaluation.outcome.name) for k, v in counts.items()}
-    prints = history.fingerprint[history.fingerprint >= 0]
+    counts_of_engines = engine_counts(store, restored)
     return StudySummary(
         study=store.name,
         storage=store.location.shown,
@@ -52,7 +52,7 @@ def summarise(store: StudyStore, strategy: Strategy | None = None, top: int = DE
         routes=store.space.size,
         trials=max(0, len(history) - 1),
         outcomes={k: v for k, v in counts.items() if v},
-        engines=len(np.unique(prints)),
+        engines=counts_of_engines,
         reference_ms=None if reference is None else reference.latency_ms,
         reference_worst=None if reference is None else worst_of(reference, tolerances),
         nominees=tuple(nominate(store, restored, history, strategy, top)),
@@ -68,6 +68,27 @@ def summarise(store: StudyStore, strategy: Strategy | None = None, top: int = DE
     )
 
 
+def engine_counts(store: StudyStore, restored: Restored) -> EngineCounts:
+    """Engines against routes, and how often the backend's fingerprints erred, as far as the study can tell."""
+    kind = Fingerprints[store.settings["fingerprint"]]
+    engines = Engines(Protocol(), kind, store.settings["seed"])
+    if kind.equal_may_differ:
+        engines = Engines(Protocol.from_json(store.settings["protocol"]), kind, store.settings["seed"])
+        engines.between = noise_between_builds(store)
+        for row in restored.rows:
+            engines.learn(row.trial, row.codes, row.evaluation)
+    codes = {row.trial: row.codes.tobytes() for row in restored.rows}
+    rebuilds: dict[bytes, list[str]] = {}
+    for confirmation in store.confirmations():
+        built = [(int(trial), found) for trial, found in confirmation["stage_1"].items()]
+        if confirmation["winner"] is not None:
+            built.append((confirmation["winner"]["trial"], confirmation["stage_2"]))
+        for trial, found in built:
+            prints = [e["fingerprint"] for e in found if e["fingerprint"] is not None]
+            rebuilds.setdefault(codes[trial], []).extend(prints)
+    return count_engines(restored.rows, engines, rebuilds, rebuilt_reference(store))
+
+
 def history_of(store: StudyStore, restored: Restored) -> History:
     """The history that a strategy would see of a stored study."""
     history = History(store.space, stored_noise(store))
@@ -81,7 +102,7 @@ def nominate(
 ) -> list[Nominee]:
     """The best `top` routes, best first, one per engine; the reference among them where it belongs.
 
-    Equal fingerprints count as one engine only where the backend's are exact.
+    Equal fingerprints count as one engine only where they prove it.
     strategy: whose `recommend` counts; by default the stored one, or the common rule when that
     cannot be loaded any more (a file that is gone).
     """
@@ -92,22 +113,22 @@ def nominate(
     reference_ms = float(history.value[0])
     defaults = dict(store.settings["database"]["defaults"])
     found: list[Nominee] = []
-    exact = store.settings.get("fingerprint") == Fingerprints.EXACT.name
+    proven = Fingerprints[store.settings["fingerprint"]].equal_is_same
     engines: set[str] = set()
     timings = {int(history.route[row]): (value, error) for row, value, error in zip(*pooled(history), strict=True)}
     for row in rows:
         evaluation, codes = restored.rows[row].evaluation, restored.rows[row].codes
         if restored.rows[row].until is not Phase.TIME or evaluation.latency_ms is None:
             continue
-        if exact and evaluation.fingerprint is not None:
+        if proven and evaluation.fingerprint is not None:
             # A route that gives the reference's engine is no news, whatever its own timing says.
             same = evaluation.fingerprint == restored.rows[0].evaluation.fingerprint
             if evaluation.fingerprint in engines or (same and history.route[row] != history.route[0]):
                 continue
             engines.add(evaluation.fingerprint)
         latency_ms, ratio_error = evaluation.latency_ms, evaluation.log_ratio_error
-        if len(history.rows_of(codes)) > 1 and (pool := timings.get(int(history.route[row]))) is not None:
-            # Timed more than once: all of its samples count, as they did when it was recommended.
+        if (pool := timings.get(int(history.route[row]))) is not None and pool[0] != latency_ms:
+            # Timed more than once, or its engine was: all samples count, as they did when it was recommended.
             latency_ms, ratio_error = float(pool[0]), float(pool[1] / pool[0])
         route: Route = store.space.route(codes)
         found.append(

@@ -5,21 +5,20 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from gpt_search.accuracy.gate import reference_misses
 from gpt_search.domain.budget import Budget
 from gpt_search.domain.errors import InputError
 from gpt_search.domain.evaluation import Evaluation
 from gpt_search.domain.history import History
-from gpt_search.domain.outcome import Observation, Outcome, Phase
+from gpt_search.domain.outcome import Observation, Outcome
+from gpt_search.domain.space import Codes
 from gpt_search.domain.streams import Streams, seed_from
-from gpt_search.execution.evaluator import nothing_known
 from gpt_search.execution.rounds import ReferenceFailed
-from gpt_search.measure.sequential import Field
 from gpt_search.run.config import TuneConfig
+from gpt_search.run.engines import Engines
 from gpt_search.run.import_cache import refuse_imported
-from gpt_search.run.noise import settle_noise
+from gpt_search.run.noise import noise_between_builds, settle_noise
 from gpt_search.run.result import Status, StudySummary, best_row
 from gpt_search.run.setup import Prepared, prepare, prepare_stored
 from gpt_search.run.show import summarise
@@ -96,23 +95,6 @@ def _budget_json(budget: Budget) -> dict[str, float | None]:
     return {"trials": budget.trials, "builds": budget.builds, "seconds": budget.seconds}
 
 
-@dataclass
-class _Known:
-    """What earlier trials of a study teach later ones; written by the loop's thread, read by all builders."""
-
-    race: Field
-    by_fingerprint: dict[str, tuple[int, Evaluation]] = field(default_factory=dict)
-
-    def learn(self, trial: int, found: Evaluation) -> None:
-        """Keeps the first evaluation of each engine that went furthest, and what its rounds say for racing."""
-        if found.fingerprint is not None and found.timed_as is None and found.violation is not None:
-            before = self.by_fingerprint.get(found.fingerprint)
-            if before is None or (before[1].latency_ms is None and found.latency_ms is not None):
-                self.by_fingerprint[found.fingerprint] = (trial, found)
-        if found.rounds and found.timed_as is None:
-            self.race.learn(trial, found.rounds, feasible=found.outcome is Outcome.OK)
-
-
 def _run(
     prepared: Prepared,
     store: StudyStore,
@@ -131,33 +113,32 @@ def _run(
     def clock() -> float:
         return restored.clock_s + (0.0 if began is None else time.monotonic() - began)
 
-    history, known = History(prepared.space), _Known(Field(prepared.protocol))
+    history = History(prepared.space)
+    engines = Engines(prepared.protocol, prepared.description.fingerprint, prepared.seed)
     evaluations: dict[int, Evaluation] = {}
     if started is not None:
         started(store)
     with prepared.evaluator() as evaluator:
 
-        def learn(trial: int, until: Phase, found: Evaluation) -> None:
-            known.learn(trial, found)
+        def learn(trial: int, codes: Codes, found: Evaluation) -> None:
+            engines.learn(trial, codes, found)
             if trial == 0:
                 evaluator.reference_latency_ms = found.latency_ms
                 if found.latency_ms is not None:
                     history.noise = settle_noise(store, prepared, found, fresh=at_start <= 1)
+                    engines.between = noise_between_builds(store)
 
         for row in restored.rows:
             history.append(row.trial, row.codes, row.evaluation.observation(), row.until)
-            learn(row.trial, row.until, row.evaluation)
+            learn(row.trial, row.codes, row.evaluation)
 
         def evaluate(trial: Trial) -> Observation:
             seed = seed_from(prepared.seed, "measure", trial.number)
             if trial.number == 0:
                 found = evaluator.evaluate_reference(seed=seed)
             else:
-                route = prepared.space.route(trial.codes)
-                # A route that was timed is to be timed again; any other one may be an engine that was.
-                timed = any(not math.isnan(history.value[row]) for row in history.rows_of(trial.codes))
-                engines = nothing_known if timed else known.by_fingerprint.get
-                found = evaluator.evaluate(route, trial.until, known.race.best, engines, seed, trial.number)
+                route, known = prepared.space.route(trial.codes), engines.known(trial.number, trial.codes)
+                found = evaluator.evaluate(route, trial.until, engines.race.best, known, seed, trial.number)
             evaluations[trial.number] = found
             return found.observation()
 
@@ -172,7 +153,7 @@ def _run(
             found = evaluations.pop(trial.number)
             if trial.number == 0:
                 began = time.monotonic()
-            learn(trial.number, trial.until, found)
+            learn(trial.number, trial.codes, found)
             if progress is not None:
                 progress(_status(history, budget, clock(), trial.number, found, restored.clock_s, at_start))
 

@@ -53,18 +53,21 @@ class Strategy(Protocol):
 def pooled(
     history: History,
 ) -> tuple[NDArray[np.intp], NDArray[np.float64], NDArray[np.float64]]:
-    """Feasible routes, their rows averaged: row of first appearance (m,), value in ms (m,), standard error in ms (m,).
+    """Feasible routes, their samples pooled: row of first appearance (m,), value in ms (m,), standard error in ms (m,).
 
-    Rows of one route are averaged with weights 1 / error^2. A row without an error takes the
-    history's relative noise; where that is unknown too the error counts as 0, and the rows of
+    Values of one route that rest on different samples are averaged with weights 1 / error^2. Of those that rest on
+    the same samples (`history.samples`) one counts, the one with the most rounds, in whatever route it was: equal
+    engines have one estimate, and no round counts twice. A value without an error takes the
+    history's relative noise; where that is unknown too the error counts as 0, and the values of
     that route get equal weights. A route that failed in any row is left out, however fast it was
     in another.
     """
-    route, value = history.route, history.value
+    route = history.route
     routes = history.n_routes
     failed = np.bincount(route, history.outcome != Outcome.OK, routes) > 0
     rows = np.flatnonzero(history.feasible & ~failed[route])
-    route, value, error = route[rows], value[rows], history.error[rows]
+    rows, most = _independent(history, rows)
+    route, value, error = route[rows], history.value[most], history.error[most]
     error = np.where(np.isnan(error), (history.noise or 0.0) * value, error)
     # Below the resolution of a float an error is no error, and its inverse square could overflow.
     none = error <= 1e-15 * value
@@ -73,9 +76,25 @@ def pooled(
     total = np.bincount(route, weight, routes)
     kept, first = np.unique(route, return_index=True)
     mean = np.bincount(route, weight * value, routes)[kept] / total[kept]
+    alone = np.bincount(route, minlength=routes)[kept] == 1
+    mean[alone] = value[first[alone]]  # the value itself, to the last bit
     pooled_error = np.where(exact[kept], 0.0, total[kept] ** -0.5)
     order = np.argsort(first, kind="stable")
     return rows[first][order], mean[order], pooled_error[order]
+
+
+def _independent(history: History, rows: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Of these rows the first of each route and sequence of samples; and of each the row with the most rounds."""
+    samples = history.samples
+    if (samples[rows] == history.trial[rows]).all():
+        return rows, rows
+    feasible = np.flatnonzero(history.feasible)
+    order = feasible[np.lexsort((feasible, history.rounds[feasible], samples[feasible]))]
+    sequences, begin = np.unique(samples[order], return_index=True)
+    most = order[np.append(begin[1:], len(order)) - 1]  # the last of each sequence
+    pairs = np.stack([history.route[rows], samples[rows]])
+    kept = np.sort(np.unique(pairs, axis=1, return_index=True)[1])
+    return rows[kept], most[np.searchsorted(sequences, samples[rows[kept]])]
 
 
 def recommend(history: History, k: int = 1) -> list[int]:

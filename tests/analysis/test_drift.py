@@ -51,9 +51,22 @@ def test_a_session_that_starts_its_clock_anew_stays_in_order():
 def test_what_was_not_timed_itself_is_left_out():
     rows = study(drifting)[:2]
     failed = Evaluation(Outcome.CRASH, Phase.TIME)
-    taken = evaluation(0, drifting, 0.9, timed_as=1)
+    taken = evaluation(0, drifting, 0.9, timed_as=1, borrowed=5)
     table = drift_table([*rows, (2, failed, 30.0), (3, taken, 31.0)])
     assert set(table["trial"]) == {0, 1}
+
+
+def test_of_rounds_that_were_added_to_earlier_ones_only_these_are_shown_and_corrected():
+    """The trial's value rests on rounds of another time too; the correction shown is that of its own rounds."""
+    first = evaluation(1, drifting, 0.9)
+    added = evaluation(3, drifting, 0.8)
+    both = Evaluation(
+        Outcome.OK, Phase.TIME, latency_ms=1.7, rounds=first.rounds + added.rounds, timed_as=1, borrowed=5
+    )
+    table = drift_table([(0, evaluation(0, drifting, 1.0), 5.0), (1, first, 15.0), (3, both, 35.0)])
+    trials = table.groupby("trial")
+    assert trials.size().tolist() == [5, 5, 5]
+    assert trials["corrected_ms"].first().tolist() == pytest.approx([2.0, 1.8, 1.6])
 
 
 @pytest.mark.parametrize(

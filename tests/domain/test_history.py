@@ -40,6 +40,8 @@ steps = st.builds(
         st.none() | st.sampled_from("pqr"),
         st.dictionaries(st.sampled_from(["start", "build", "gate", "time"]), st.floats(0, 5)),
         numbers,
+        st.none() | st.integers(0, 9),
+        st.integers(0, 99),
     ),
 )
 
@@ -88,6 +90,8 @@ def test_a_history_is_what_a_plain_list_would_be(given_steps: list[Step], data: 
     assert history.fingerprint.tolist() == [-1 if o.fingerprint is None else prints.index(o.fingerprint) for o in seen]
     distinct = list(dict.fromkeys(done))
     assert history.route.tolist() == [distinct.index(c) for c in done] and history.n_routes == len(distinct)
+    assert history.samples.tolist() == [t if s.seen.timed_as is None else s.seen.timed_as for t, s in model]
+    assert history.rounds.tolist() == [o.rounds for o in seen]
     for phase in ("start", "build", "gate", "time", "other"):
         assert history.cost(phase).tolist() == [o.cost_s.get(phase, 0.0) for o in seen]
         assert (phase in history.phases_of_cost) == any(phase in o.cost_s for o in seen)
@@ -101,7 +105,19 @@ def test_a_history_is_what_a_plain_list_would_be(given_steps: list[Step], data: 
     rebuilt = History(SPACE)
     for trial, step in model:
         rebuilt.append(trial, codes(*step.codes), step.seen, step.until)
-    for column in ("codes", "value", "error", "violation", "outcome", "until", "fingerprint", "trial", "route"):
+    for column in (
+        "codes",
+        "value",
+        "error",
+        "violation",
+        "outcome",
+        "until",
+        "fingerprint",
+        "trial",
+        "route",
+        "samples",
+        "rounds",
+    ):
         np.testing.assert_array_equal(getattr(rebuilt, column), getattr(history, column))
     for name in ("settled", "builds", "total_cost_s", "n_routes", "next_trial", "phases_of_cost"):
         assert getattr(rebuilt, name) == getattr(history, name)

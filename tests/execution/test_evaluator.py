@@ -8,6 +8,7 @@ import math
 import os
 import signal
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -32,11 +33,18 @@ from gpt_search.domain.outcome import Outcome, Phase
 from gpt_search.domain.route import Route
 from gpt_search.domain.workload import GoldenPair, Workload
 from gpt_search.execution import evaluator as module
-from gpt_search.execution.evaluator import Evaluator, EvaluatorClosed, EvaluatorSettings, ReferenceFailed
+from gpt_search.execution.evaluator import (
+    Earlier,
+    Evaluator,
+    EvaluatorClosed,
+    EvaluatorSettings,
+    ReferenceFailed,
+    Reuse,
+)
 from gpt_search.execution.launcher import Worker
 from gpt_search.measure.paired import paired_estimate
 from gpt_search.measure.protocol import Protocol
-from gpt_search.measure.sequential import Best
+from gpt_search.measure.sequential import Best, Decision, decide
 
 GENTLE = backend_name(gentle=True)
 LANDSCAPE = backend_of(GENTLE).landscape
@@ -369,7 +377,7 @@ def test_an_engine_that_was_timed_already_is_not_timed_again(shared):
 
     def known(fingerprint: str):
         asked.append(fingerprint)
-        return 7, first
+        return Earlier(7, first, Reuse.TAKE)
 
     got = shared.evaluate(SPACE.reference, known=known, seed=2)
     assert asked == [first.fingerprint]
@@ -381,34 +389,72 @@ def test_an_engine_that_was_timed_already_is_not_timed_again(shared):
         first.violation,
     )
     assert not {"gate", "time"} & set(got.cost_s)
-    again = shared.evaluate(SPACE.reference, known=lambda f: (9, got))
-    assert again.timed_as == 7
+    again = shared.evaluate(SPACE.reference, known=lambda f: Earlier(7, got, Reuse.TAKE))
+    assert (again.timed_as, again.borrowed, again.own_rounds) == (7, len(first.rounds), ())
 
 
 def test_what_is_known_must_go_as_far_as_what_is_asked(shared):
     only_built = shared.evaluate(SPACE.reference, Phase.BUILD)
     only_gated = shared.evaluate(SPACE.reference, Phase.GATE)
-    assert shared.evaluate(SPACE.reference, known=lambda f: (1, only_built)).timed_as is None
-    timed = shared.evaluate(SPACE.reference, known=lambda f: (1, only_gated))
+    assert shared.evaluate(SPACE.reference, known=lambda f: Earlier(1, only_built, Reuse.TAKE)).timed_as is None
+    timed = shared.evaluate(SPACE.reference, known=lambda f: Earlier(1, only_gated, Reuse.TAKE))
     assert timed.timed_as is None
     assert timed.rounds
-    gated = shared.evaluate(SPACE.reference, Phase.GATE, known=lambda f: (1, timed))
+    gated = shared.evaluate(SPACE.reference, Phase.GATE, known=lambda f: Earlier(1, timed, Reuse.TAKE))
     assert (gated.losses, gated.rounds, gated.latency_ms) == (timed.losses, (), None)
 
 
-def test_merged_fingerprints_are_not_trusted(tmp_path):
-    source = tmp_path / "merging.py"
-    source.write_text(
-        "from dataclasses import replace\n"
-        "from gpt_search.backends.base import Fingerprints\n"
-        "from gpt_search.backends.synthetic import SyntheticBackend\n"
-        "class Merging(SyntheticBackend):\n"
-        "    capabilities = replace(SyntheticBackend.capabilities, fingerprint=Fingerprints.MAY_MERGE)\n"
-    )
-    with made(tmp_path, f"{source}:Merging:{GENTLE.partition(':')[2]}") as evaluator:
-        got = evaluator.evaluate(SPACE.reference, known=lambda f: pytest.fail("asked"))
-    assert got.timed_as is None
-    assert got.rounds
+def test_too_few_samples_of_an_engine_are_extended_until_the_racing_rule_has_enough(shared):
+    """One sequence of rounds, with the index of the trial that began it, however many trials took them."""
+    route, other = (SPACE.route(c) for c in single_changes(Outcome.OK, 2))
+    first = shared.evaluate(route, seed=1, trial=1)  # without anything to race against, a coarse error is enough
+    best = Best(first.log_ratio, 0.0)
+    assert first.log_ratio_error > shared.settings.protocol.contender_error
+    more = shared.evaluate(other, best=best, known=lambda f: Earlier(1, first, Reuse.EXTEND), seed=2, trial=9)
+    assert (more.timed_as, more.borrowed) == (1, len(first.rounds)) and more.rounds[: more.borrowed] == first.rounds
+    assert more.own_rounds and "time" in more.cost_s and "gate" not in more.cost_s
+    assert paired_estimate(more.rounds)[:2] == (more.log_ratio, more.log_ratio_error)
+    protocol = shared.settings.protocol
+    for n in range(more.borrowed, len(more.rounds)):
+        assert decide(more.rounds[:n], best, protocol, 1) is Decision.CONTINUE
+    assert decide(more.rounds, best, protocol, 1) is not Decision.CONTINUE
+    # Enough of them, and they are taken over as they are, unless the route itself is to be timed again.
+    same = shared.evaluate(route, best=best, known=lambda f: Earlier(1, more, Reuse.EXTEND), seed=3, trial=10)
+    assert same.own_rounds == () and same.latency_ms == more.latency_ms and "time" not in same.cost_s
+    added = shared.evaluate(route, best=best, known=lambda f: Earlier(1, more, Reuse.ADD), seed=4, trial=11)
+    assert added.timed_as == 1 and len(added.own_rounds) >= protocol.min_rounds
+    assert not {r.candidate_ms for r in added.own_rounds} & {r.candidate_ms for r in more.rounds}
+
+
+def test_a_failed_engine_is_not_run_again(shared):
+    route = SPACE.route(single_changes(Outcome.OK)[0])
+    built = shared.evaluate(route, Phase.BUILD)
+    in_gate = replace(built, outcome=Outcome.TIMEOUT, message="gate took 60 s")
+    got = shared.evaluate(route, known=lambda f: Earlier(4, in_gate, Reuse.TAKE))
+    assert got.outcome is Outcome.TIMEOUT and "trial 4" in got.message and "gate took 60 s" in got.message
+    assert got.fingerprint == built.fingerprint and not {"gate", "time"} & set(got.cost_s)
+    in_timing = replace(shared.evaluate(route, Phase.GATE), outcome=Outcome.CRASH, message="died")
+    got = shared.evaluate(route, known=lambda f: Earlier(4, in_timing, Reuse.TAKE))
+    assert got.outcome is Outcome.CRASH and got.violation == in_timing.violation
+    assert shared.evaluate(route, Phase.GATE, known=lambda f: Earlier(4, in_timing, Reuse.TAKE)).outcome is Outcome.OK
+    inaccurate = replace(shared.evaluate(route, Phase.GATE), outcome=Outcome.ACCURACY, violation=0.5)
+    got = shared.evaluate(route, known=lambda f: Earlier(4, inaccurate, Reuse.TAKE))
+    assert (got.outcome, got.violation) == (Outcome.ACCURACY, 0.5) and not {"gate", "time"} & set(got.cost_s)
+
+
+def test_fingerprints_that_may_merge_lend_samples_and_nothing_else(tmp_path):
+    """Every route goes through the gate itself; a spot check is timed in at least as many rounds as a build."""
+    knob = SPACE.names[0]
+    with made(tmp_path, backend_name(gentle=True, merge_knobs=[knob])) as evaluator:
+        assert evaluator.capabilities.fingerprint is Fingerprints.MAY_MERGE
+        first = evaluator.evaluate(SPACE.reference, seed=1)
+        bad = replace(first, violation=0.5, outcome=Outcome.ACCURACY)
+        got = evaluator.evaluate(SPACE.reference, known=lambda f: Earlier(7, bad, Reuse.TAKE), seed=2)
+        assert got.timed_as == 7 and got.rounds == first.rounds and "gate" in got.cost_s and "time" not in got.cost_s
+        assert got.outcome is Outcome.OK and got.violation == first.violation
+        checked = evaluator.evaluate(SPACE.reference, known=lambda f: Earlier(7, first, Reuse.CHECK), seed=3)
+        assert (checked.checks, checked.timed_as, checked.borrowed) == (7, None, 0)
+        assert len(checked.rounds) >= evaluator.settings.protocol.build_rounds
 
 
 # -- reproducibility ---------------------------------------------------------------------------
@@ -555,6 +601,6 @@ def test_a_real_compiler_goes_the_whole_way(tmp_path):
         assert changed.outcome is Outcome.OK, changed.message
         assert changed.fingerprint != first.fingerprint
         assert len(changed.rounds) >= given.protocol.min_rounds
-        copied = evaluator.evaluate(Route(()), known={first.fingerprint: (0, first)}.get)
+        copied = evaluator.evaluate(Route(()), known={first.fingerprint: Earlier(0, first, Reuse.TAKE)}.get)
         assert copied.timed_as == 0
     assert "onnxruntime" in evaluator.environment()

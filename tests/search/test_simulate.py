@@ -223,6 +223,23 @@ def test_pooled_takes_the_noise_of_the_history_where_a_row_has_no_error() -> Non
     assert value.tolist() == [2.0, 2.0] and error.tolist() == [0.0, 0.0]
 
 
+def test_pooled_counts_samples_once_and_equal_engines_have_one_estimate() -> None:
+    """Trial 3 added to the samples of trial 1, so both routes have its value; trial 5 times route 3 by itself."""
+    longer, copied = (
+        Observation(Outcome.OK, 1.2, None, "e", {}, 0.05, 1, 20),
+        Observation(Outcome.OK, 1.0, None, "e", {}, 0.1, 1, 8),
+    )
+    first = Observation(Outcome.OK, 1.0, None, "e", {}, 0.1, None, 8)
+    rows = [(0, ok(2.0, 0.1)), (1, first), (2, ok(1.5, 0.1)), (3, longer), (4, copied), (3, ok(1.8, 0.1))]
+    firsts, value, error = pooled(history_of(*rows))
+    assert firsts.tolist() == [0, 1, 2, 3, 4]
+    assert value.tolist()[:3] == [2.0, 1.2, 1.5] and value[4] == 1.2
+    assert value[3] == pytest.approx((1.2 * 400 + 1.8 * 100) / 500)
+    assert error == pytest.approx([0.1, 0.05, 0.1, 500**-0.5, 0.05])
+    # The samples of a route stay good when the route that added to them failed in another trial.
+    assert pooled(history_of(*rows, (3, Observation(Outcome.CRASH))))[1].tolist() == [2.0, 1.2, 1.5, 1.2]
+
+
 @pytest.mark.parametrize("failed_first", [True, False])
 @pytest.mark.parametrize("failure", [o for o in Outcome if o is not Outcome.OK])
 def test_a_route_that_failed_once_is_left_out_however_fast_it_was(failure: Outcome, failed_first: bool) -> None:
