@@ -15,6 +15,7 @@ _HOME = {
     "Budget": "domain.budget",
     "Evaluation": "domain.evaluation",
     "ExpressionError": "domain.expression",
+    "FailureCauses": "search.causes",
     "History": "domain.history",
     "InputError": "domain.errors",
     "Knob": "domain.knob",
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
     from gpt_search.domain.streams import Streams as Streams
     from gpt_search.domain.workload import Workload as Workload
     from gpt_search.search.blame import Blame as Blame
+    from gpt_search.search.causes import FailureCauses as FailureCauses
     from gpt_search.search.discovery import load_strategy as load_strategy
     from gpt_search.search.landscapes import planted as planted
     from gpt_search.search.optuna_adapter import OptunaStrategy as OptunaStrategy
