@@ -105,7 +105,8 @@ class FailureCauses:
         The least suspect come first: they are cleared by the dozen, and what is left is split ever finer.
         order: float64 (m,), breaks ties; barred: bool (m,), values to leave out. Empty when all is cleared.
         """
-        chosen, chance, used = [], 1.0, set()
+        chosen: list[int] = []
+        chance, used = 1.0, set[int]()
         ranked = np.lexsort((order, np.round(self.alone, 4)))
         for value in ranked[(self.alone[ranked] > 0) & ~barred[ranked]].tolist():
             left = chance * (1 - self.alone[value])
