@@ -122,9 +122,9 @@ class LiveProgress:
         """Before every build of a confirmation, or every step of what is being done."""
         self._line(f"{doing} {done + 1}/{total} ({what})")
 
-    def building(self, doing: str, done: int, what: str) -> None:
-        """Before every build of something whose number of builds is not known in advance."""
-        self._line(f"{doing}: build {done + 1} ({what})")
+    def building(self, doing: str, done: int, most: int, what: str) -> None:
+        """Before every build of something whose number of builds is not known in advance, but at most about `most`."""
+        self._line(f"{doing}: build {done + 1}, at most about {most} ({what})")
 
     def note(self, text: str) -> None:
         """A remark that stays."""

@@ -228,13 +228,15 @@ def print_minimisation(data: Mapping[str, Any], metric: str) -> None:
         )
     for change in kept:
         setting, worth = f"-{change['knob']}={change['value']}", change["worth"]
-        if worth is None:
+        if change["why"] == "NOT_MEASURED":
+            _row("kept", f"{setting}: what it is worth was not measured")
+        elif worth is None:
             _row("kept", f"{setting}: needed, without it {change['why'].lower().replace('_', ' ')}")
         else:
             high = "any" if worth["high"] is None else _percent(worth["high"])
             _row("kept", f"{setting}: {_percent(worth['estimate'])} [{_percent(worth['low'])}, {high}] without it")
-    if len(kept) > 1:
-        _row("", "the intervals of all kept changes hold together at 95 %")
+    if sum(change["worth"] is not None for change in kept) > 1:
+        _row("", "these intervals hold together at 95 %")
     for note in data["notes"]:
         _row("note", note)
     _accuracy(data["accuracy"], metric)

@@ -60,7 +60,7 @@ def test_what_is_left_and_what_it_is_worth(capsys: pytest.CaptureFixture[str]) -
         "1.031x [1.020, 1.042] (95 %, 7 builds): faster than the default "
         "+0.04 % against the winner, below +0.20 % at 98.75 %; margin 0.3 % (a tenth of the gain) "
         "kept -a=1: +3.00 % [+2.10 %, +3.90 %] without it kept -b=1: needed, without it accuracy "
-        "the intervals of all kept changes hold together at 95 % accuracy cos loss 0.0012 of 0.01 allowed "
+        "accuracy cos loss 0.0012 of 0.01 allowed (output 'y') "
         "route -a=1 -b=1"
     )
 

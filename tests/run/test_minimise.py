@@ -29,11 +29,11 @@ from gpt_search.measure.equivalence import detectable
 from gpt_search.measure.intervals import Verdict, ratio_interval
 from gpt_search.measure.protocol import Protocol
 from gpt_search.measure.variance import variance_components
-from gpt_search.run import minimise as module
-from gpt_search.run import setup
+from gpt_search.run import minimise_plan, minimise_removal, setup
 from gpt_search.run.confirm import confirm
 from gpt_search.run.export import export
-from gpt_search.run.minimise import Minimised, minimise
+from gpt_search.run.minimise import Cap, Minimised, minimise, minimised
+from gpt_search.run.minimise_removal import Builder
 from gpt_search.run.noise import floor_key
 from gpt_search.run.show import show
 from gpt_search.run.tune import prepared_for, tune
@@ -73,7 +73,7 @@ def truth(route: Route | str) -> float:
 @pytest.mark.slow
 def test_a_winner_of_many_changes_is_reduced_to_those_that_count(study: str, tmp_path: Path) -> None:
     """The whole way: minimise, its record, show, export of route and engine."""
-    steps: list[tuple[int, str]] = []
+    steps: list[tuple[int, int, str]] = []
     found = minimise(NAME, study, rebuilds=6, step=lambda *step: steps.append(step))
     data, space = found.data, landscape_of(WIDE).space
     winner = Route.parse(data["winner"]["route"])
@@ -120,7 +120,7 @@ def test_a_winner_of_many_changes_is_reduced_to_those_that_count(study: str, tmp
     assert (tmp_path / "route").read_text() == f"{found.route}\n"
     assert done.note == f"minimised to {len(left)} of its 18 changes, and confirmed again"
     done = export(NAME, study, "engine", tmp_path / "engine")
-    assert done.route == str(found.route) and done.note.endswith("; reloaded and within tolerance")
+    assert done.route == str(found.route) and done.note.endswith(", reloaded and within tolerance")
     # A later confirmation is of the search's winner again: the old minimisation does not answer for it.
     confirm(NAME, study, top=1, rebuilds=5)
     assert export(NAME, study, "route", tmp_path / "again").route == str(winner)
@@ -158,7 +158,11 @@ def test_a_change_without_which_the_route_fails_is_kept(study: str, monkeypatch:
     assert done.exit_code == 0, done.output
     text = " ".join(done.stdout.split())
     assert "margin 1.5 % (as given)" in text and "removed" in text and "faster than the default" in text
-    assert done.stderr.splitlines()[0] == "minimising: build 1 (the confirmed winner)"
+    told = " ".join(done.stderr.split())
+    assert told.startswith(
+        "note: 18 changes, 3 pairs of builds a test; about 12 to 261 builds in all; it stops at 300 builds "
+        "minimising: build 1, at most about 261 (the confirmed winner)"
+    )
     assert max(map(len, done.stdout.splitlines())) <= 80
     (data,) = show(NAME, study).minimisations
     assert truth(data["route"]) - truth(data["winner"]["route"]) < 0.015 and data["rebuilds"] == 3
@@ -235,7 +239,13 @@ class Planted:
         return Evaluation(Outcome.OK, until, log_ratio=found, fingerprint=fingerprint)
 
     def minimise(
-        self, patch: pytest.MonkeyPatch, seed: int, margin: float | None = None, rebuilds: int | None = None
+        self,
+        patch: pytest.MonkeyPatch,
+        seed: int,
+        margin: float | None = None,
+        rebuilds: int | None = None,
+        cap: Cap | None = None,
+        build_s: float = 0.0,
     ) -> Minimised:
         """The real procedure, from a confirmation of the route with everything changed."""
         rng = np.random.default_rng([seed, 1])
@@ -261,8 +271,9 @@ class Planted:
                 database=SimpleNamespace(defaults=dict(self.space.reference)),
             ),
         )
-        patch.setattr(module, "rebuild_pair", self.pair)
-        return module._Run(prepared, data, module._plan(data, margin, rebuilds), 0, None).minimised()
+        patch.setattr(minimise_removal, "rebuild_pair", self.pair)
+        plan = minimise_plan.plan_for(data, margin, rebuilds)
+        return minimised(Builder(prepared, data, plan, 0, None, cap, clock=lambda: build_s * self.builds))
 
     def loss(self, found: Minimised) -> float:
         """How much slower than the winner the result truly is."""
@@ -378,24 +389,79 @@ def test_the_default_margin(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_too_few_builds_to_know_the_spread(monkeypatch: pytest.MonkeyPatch) -> None:
     data = {"stage_2": [Evaluation(Outcome.OK, Phase.TIME, log_ratio=-0.1).to_json()] * 2, "speedup": {"estimate": 1.1}}
     with pytest.raises(InputError, match="the confirmation rests on 2 builds, too few"):
-        module._plan(data, None, None)
-    assert module._plan(data, None, 6).rebuilds == 6
+        minimise_plan.plan_for(data, None, None)
+    assert minimise_plan.plan_for(data, None, 6).rebuilds == 6
 
 
 def test_a_stored_noise_floor_comes_before_the_confirmations_own_spread(study: str) -> None:
     with StudyStore.open(study, NAME) as store:
         prepared = prepared_for(store)
-        assert module._stored_spread(store, prepared) is None
+        assert minimise_plan.stored_spread(store, prepared) is None
         rng = np.random.default_rng(0)
         values = 0.0005 * rng.standard_normal((6, 2, 3))
         components = variance_components(values.tolist())
         save_floor(store.location, floor_key(prepared), {"components": components.to_json(), "min_rounds": 5})
-        found = module._stored_spread(store, prepared)
+        found = minimise_plan.stored_spread(store, prepared)
         assert found is not None and found**2 == pytest.approx(
             components.of_mean(1, 1, prepared.protocol.build_rounds / 5)
         )
         (confirmed,) = store.confirmations()
-    plan = module._plan(confirmed, None, None, found)
+    plan = minimise_plan.plan_for(confirmed, None, None, found)
     assert plan.rule.startswith("the stored noise floor: what 7 builds detect")
     assert plan.margin == pytest.approx(detectable(found, 7))
-    assert module._plan(confirmed, 0.02, None, found).margin == math.log1p(0.02)
+    assert minimise_plan.plan_for(confirmed, 0.02, None, found).margin == math.log1p(0.02)
+
+
+# -- the plan and the budget ---------------------------------------------------------------------------
+@pytest.mark.parametrize("exact", [True, False])
+def test_the_planned_number_of_builds_is_about_right(exact: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    for knobs, needed in ((12, 1), (12, 2), (12, 6), (5, 5), (1, 1)):
+        effect = lambda changed, needed=needed: -0.03 * sum(f"k{i}" in changed for i in range(needed))  # noqa: E731
+        plan = Planted(knobs, effect, 0.001, exact=exact)
+        low, high = plan.minimise(monkeypatch, 0).data["planned"]
+        assert low <= plan.builds <= high, (knobs, needed)
+
+
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("most", [8, 20, 40, 60, 90, 130])
+def test_a_budget_of_builds_is_kept_and_what_was_found_is_confirmed(
+    exact: bool, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = Planted(12, two_of_twelve, 0.002, exact=exact)
+    found = plan.minimise(monkeypatch, 1, rebuilds=7, cap=Cap(builds=most))
+    data = found.data
+    assert plan.builds == data["builds"] <= most
+    # Confirmed: on as many builds as ever, and nothing that counts was lost.
+    assert found.route is not None and found.speedup is not None and found.speedup.n == 7
+    assert {"k3", "k8"} <= plan.changed(found.route)
+    kept = [k["knob"] for k in data["kept"]]
+    assert data["stopped"] == bool(data["not_examined"] or any(k["why"] == "NOT_MEASURED" for k in data["kept"]))
+    assert set(data["not_examined"]) <= set(kept)
+    if most == 8:
+        assert data["stopped"] and len(kept) == 12 and set(data["not_examined"]) == set(kept)
+        assert f"stopped by the budget ({most} builds); not examined: " in data["notes"][0]
+    if data["stopped"]:
+        assert any("stopped by the budget" in note for note in data["notes"])
+    if most == 130:
+        assert set(kept) == {"k3", "k8"}
+
+
+def test_more_budget_examines_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    left = []
+    for most in (30, 60, 100, 300):
+        plan = Planted(12, two_of_twelve, 0.002)
+        left.append(len(plan.minimise(monkeypatch, 1, rebuilds=7, cap=Cap(builds=most)).data["not_examined"]))
+    assert left == sorted(left, reverse=True) and left[0] >= 10 and left[-1] == 0
+
+
+def test_a_budget_of_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = Planted(12, two_of_twelve, 0.002)
+    found = plan.minimise(monkeypatch, 1, rebuilds=7, cap=Cap(seconds=130.0), build_s=2.0)
+    assert 2.0 * plan.builds <= 132 and found.speedup is not None and found.data["stopped"]
+    assert found.data["budget"] == {"builds": None, "seconds": 130.0}
+
+
+def test_a_budget_that_cannot_hold_the_headline(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = Planted(4, two_of_twelve, 0.002)
+    with pytest.raises(InputError, match="--builds 3: to confirm what is left takes 7 builds; give it more"):
+        plan.minimise(monkeypatch, 1, rebuilds=7, cap=Cap(builds=3))
