@@ -171,11 +171,12 @@ class Removal:
 
     @property
     def not_examined(self) -> list[str]:
-        """Kept changes that nobody tried to remove alone from what is left; empty unless the budget was spent."""
+        """Kept changes that nobody tried to remove alone; empty unless the budget was spent."""
         if not self.stopped:
             return []
         kept = [n for n in self.builder.changes if n not in self.removed]
-        return [n for n in kept if self.removed | {n} not in self._tried and len(kept) > 1]
+        alone = {next(iter(left)) for tried in self._tried if len(left := tried - self.removed) == 1}
+        return [n for n in kept if n not in alone and len(kept) > 1]
 
     # -- 1. the same engine -----------------------------------------------------------------------
     def _same_engine(self) -> None:

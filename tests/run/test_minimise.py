@@ -442,7 +442,7 @@ def test_a_budget_of_builds_is_kept_and_what_was_found_is_confirmed(
         assert f"stopped by the budget ({most} builds); not examined: " in data["notes"][0]
     if data["stopped"]:
         assert any("stopped by the budget" in note for note in data["notes"])
-    if most == 130:
+    if exact and most == 130:
         assert set(kept) == {"k3", "k8"}
 
 
