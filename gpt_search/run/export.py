@@ -13,6 +13,7 @@ from gpt_search.accuracy.gate import judge
 from gpt_search.domain.errors import InputError, did_you_mean
 from gpt_search.domain.route import Route
 from gpt_search.execution.engines import ship_engine
+from gpt_search.run.export_cache import export_cache, torch_tensorrt_setting, trtexec_command
 from gpt_search.run.minimise import shipped_minimisation
 from gpt_search.run.setup import Prepared
 from gpt_search.run.ship import DEFAULT_PROCESSES, Confirmed, Step, ship_build
@@ -21,7 +22,9 @@ from gpt_search.run.tune import prepared_for
 from gpt_search.store.files import write_new_file
 from gpt_search.store.study import StudyStore
 
-FORMS = ("engine", "route", "record")
+FORMS = ("engine", "route", "record", "trtexec", "torch-tensorrt", "trtexec-cache")
+PRINTED = ("trtexec", "torch-tensorrt")
+"""Forms that are a line of text: what applies the winner's route in another program."""
 
 
 @dataclass(frozen=True)
@@ -53,25 +56,31 @@ def export(
     out: Path,
     processes: int = DEFAULT_PROCESSES,
     step: Step | None = None,
+    continuable: bool = False,
 ) -> Exported:
     """Writes the study's engine, route or record to `out`, which must not exist.
 
     The route is the winner of the latest confirmation, minimised where it was; where none is confirmed to be
     faster, the reference; before any confirmation, the best nominated one. The engine is one of the builds that
     confirmed it (`run.ship`), with its facts in `sidecar(out)`; the reference's is built anew, loaded in
-    another process and gated there. processes, step: of an engine, as `ship_build` takes them.
+    another process and gated there. processes, step: of an engine, as `ship_build` takes them. continuable: of a
+    "trtexec-cache", as `export_cache` takes it. The forms `PRINTED` are for `applied`.
 
     Raises InputError for an unknown form or study, an existing file, a study with nothing to export, an engine
     before a confirmation, and as `ship_build`.
     """
-    if form not in FORMS:
-        raise InputError(f"--as {form}: unknown form{did_you_mean(form, FORMS)}; it is one of {', '.join(FORMS)}")
+    _check_form(form)
+    if form in PRINTED:
+        raise InputError(f"--as {form} is printed, not written: leave OUT away")
     if processes < 2:
         raise InputError(f"--processes {processes}: the file's own interval needs 2 or more")
     for path in (out, sidecar(out)) if form == "engine" else (out,):
         if path.exists():
             raise InputError(f"{path} exists already; choose another name, or remove it")
     with StudyStore.read(storage, study) as store:
+        if form == "trtexec-cache":
+            size, note = export_cache(store, out, continuable)
+            return Exported(out, form, size, None, None, note)
         if form == "record":
             # The file appears with the first line, and its last line may be in the writing.
             data = store.record_path.read_bytes() if store.record_path.exists() else b""
@@ -87,6 +96,31 @@ def export(
             write_new_file(out, text)
             return Exported(out, form, len(text), trial, route, note)
         return _engine(store, out, processes, step)
+
+
+def applied(study: str, storage: str, form: str) -> tuple[str, int, str]:
+    """What applies the winner's route in another program: the text, the trial, and what it rests on.
+
+    form: "trtexec", for a command, or "torch-tensorrt", for an argument of `torch_tensorrt.compile`. The route is that
+    of `export`. Raises InputError for another form, and for a study whose knobs are not TensorRT's.
+    """
+    _check_form(form)
+    if form not in PRINTED:
+        raise InputError(f"--as {form} is written to a file: name it")
+    with StudyStore.read(storage, study) as store:
+        backend = store.settings["backend"]
+        if backend != "tensorrt":
+            raise InputError(
+                f"--as {form}: study {study!r} was made with the backend {backend!r}, and TensorRT does not have its knobs"
+            )
+        trial, route, note = _winner(store)
+        text = trtexec_command if form == "trtexec" else torch_tensorrt_setting
+        return text(store, Route.parse(route)), trial, note
+
+
+def _check_form(form: str) -> None:
+    if form not in FORMS:
+        raise InputError(f"--as {form}: unknown form{did_you_mean(form, FORMS)}; it is one of {', '.join(FORMS)}")
 
 
 def _engine(store: StudyStore, out: Path, processes: int, step: Step | None) -> Exported:

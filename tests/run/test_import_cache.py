@@ -215,3 +215,23 @@ def test_the_command(tmp_path: Path) -> None:
     assert done.exit_code == 0 and json.loads(done.output)["program"] == "trtexec"
     done = CliRunner().invoke(cli, ["import", str(path), "--storage", storage(tmp_path)])
     assert done.exit_code != 0
+
+
+def test_the_export_forms_of_trtexec_and_torch_tensorrt(tmp_path: Path) -> None:
+    import_cache(write(tmp_path / "c.json", header(), *FAST), storage(tmp_path))
+
+    def run(*arguments: str) -> Any:
+        return CliRunner().invoke(cli, ["export", "c", "--storage", storage(tmp_path), *arguments])
+
+    done = run("--as", "trtexec")
+    assert done.exit_code == 0
+    assert done.stdout == "trtexec --onnx=/models/model.onnx --setBuildRoute=-conv_lowering=off\n"
+    assert "trial 3: not confirmed" in done.stderr
+    done = run("--as", "torch-tensorrt", "--json")
+    assert json.loads(done.stdout)["text"] == "build_route='-conv_lowering=off'"
+    out = str(tmp_path / "out.json")
+    done = run("--as", "trtexec-cache", "--continuable", out)
+    assert done.exit_code == 0 and "goes on from there" in done.stdout
+    for arguments in (["--as", "trtexec", out + "2"], ["--as", "route"], ["--as", "route", "--continuable", out + "2"]):
+        assert run(*arguments).exit_code != 0
+    assert not Path(out + "2").exists()
