@@ -111,7 +111,7 @@ def applied(study: str, storage: str, form: str) -> tuple[str, int, str]:
         backend = store.settings["backend"]
         if backend != "tensorrt":
             raise InputError(
-                f"--as {form}: study {study!r} was made with the backend {backend!r}, and TensorRT does not have its knobs"
+                f"--as {form}: study {study!r} is of the backend {backend!r}, whose knobs TensorRT does not have"
             )
         trial, route, note = _winner(store)
         text = trtexec_command if form == "trtexec" else torch_tensorrt_setting
