@@ -30,9 +30,10 @@ from gpt_search.backends.tensorrt_cache import CacheStore
 from gpt_search.backends.tensorrt_failures import why_not_run
 from gpt_search.backends.tensorrt_file import EngineFile
 from gpt_search.backends.tensorrt_fingerprint import fingerprint_of
-from gpt_search.backends.tensorrt_knobs import knobs_given_as_options, route_database, rtx_database, with_knobs
+from gpt_search.backends.tensorrt_knobs import route_database
 from gpt_search.backends.tensorrt_log import Logs, Progress, RouteLog, log_folder, progress_monitor
 from gpt_search.backends.tensorrt_options import TensorRTOptions
+from gpt_search.backends.tensorrt_rtx import knobs_given_as_options, rtx_database, set_targets, with_knobs
 from gpt_search.domain.digest import digest_of
 from gpt_search.domain.errors import InputError
 from gpt_search.domain.knob import KnobDatabase
@@ -192,14 +193,13 @@ class TensorRTBackend:
         return self._engine(file, workload, _facts(file, log, None))
 
     def _plan(self, workload: Workload, route: str, options: TensorRTOptions, log: RouteLog) -> bytes:
-        trt, builder = self._trt, self._builder()
+        trt = self._trt
+        builder = self._builder()
         self._cancelled.clear()
         self._prepare(options, log)
         config = builder.create_builder_config()
         configure(trt, config, options)
         if self.library.rtx:
-            from gpt_search.backends.tensorrt_rtx import set_targets
-
             set_targets(trt, config, options)
         set_route(config, route)
         network, parser = parse_model(trt, builder, self._logs.logger, workload, options, log)

@@ -35,7 +35,7 @@ class ShapeError(InputError):
     """The inputs do not fit the engine: the message says which, what it got, and what the engine takes."""
 
 
-def numpy_dtype(data_type: Any, name: str) -> np.dtype[Any]:
+def numpy_dtype(data_type: trt.DataType, name: str) -> np.dtype[Any]:
     """NumPy's type for a member of TensorRT's DataType. Raises InputError for 4-bit types, which NumPy cannot hold."""
     found = _DTYPES.get(data_type.name)
     if found is None:

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 _CUDA_ERROR = re.compile(r"cudaError (\d+)|CUDA (?:initialization )?(?:failure|error)[^\d]{0,40}(\d+)", re.IGNORECASE)
 _NO_DRIVER, _NO_DEVICE = 35, 100
-_CAPABILITY = re.compile(r"compute capabilit(?:y|ies)|\bSM ?\d+\.?\d*\b.*not supported|unsupported SM", re.IGNORECASE)
-_CAPABILITY_NUMBER = re.compile(r"\b(?:compute capability|SM) ?(?:of )?(\d+\.\d+|\d{2,3})\b", re.IGNORECASE)
+_CAPABILITY = re.compile(r"cannot run on this GPU, which has compute capability (\d+\.\d+)")
+_SUPPORTED = re.compile(r"Supported compute capabilities: ([^.]*(?:\.\d[^.]*)*)\.")
 _HARMLESS = ("skipping the engine compute capability check",)
 
 
@@ -29,8 +29,10 @@ def why_not_run(messages: Iterable[str], library: str) -> str | None:
         if number == _NO_DEVICE:
             return f"{library} cannot run here: the driver finds no GPU (CUDA error 100); see CUDA_VISIBLE_DEVICES"
     for line in lines:
-        if _CAPABILITY.search(line):
-            number_text = _CAPABILITY_NUMBER.search(line)
-            which = f" (compute capability {number_text[1]})" if number_text else ""
-            return f"{library} does not support the GPU of this machine{which}: {' '.join(line.split())}"
+        if (here := _CAPABILITY.search(line)) is not None:
+            supported = _SUPPORTED.search(line)
+            built_for = f"; the engine was built for {', '.join(supported[1].split())}" if supported else ""
+            never = "does not support this compute capability" in line
+            verb = "does not support" if never else "has no engine for"
+            return f"{library} cannot run here: it {verb} compute capability {here[1]}, which this GPU has{built_for}"
     return None

@@ -1,18 +1,11 @@
-"""The knobs: what `all_build_routes` lists, and TensorRT-RTX's own documented options in its place.
-
-TensorRT-RTX has the attribute, always empty. What it lets a user choose is few, and it compiles kernels on
-the GPU at run time, so some of it takes effect only then.
-"""
+"""TensorRT's knobs: what `IBuilderConfig.all_build_routes` lists."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from gpt_search.backends.base import BuildError
-from gpt_search.backends.tensorrt_options import MAX_OPTIMIZATION_LEVEL, TensorRTOptions
 from gpt_search.domain.errors import InputError
-from gpt_search.domain.knob import Knob, KnobDatabase
-from gpt_search.domain.route import Route
+from gpt_search.domain.knob import KnobDatabase
 
 if TYPE_CHECKING:
     import tensorrt as trt
@@ -22,22 +15,6 @@ NO_ROUTES = (
     "Build routes exist since TensorRT 11.1, on Linux, not in TensorRT-RTX; install it with: "
     "pip install 'tensorrt-cu13>=11.1'. To plan without it: gpt-search plan --database FILE"
 )
-_BY_KNOB = {
-    "builder:optimization_level": "builder_optimization_level",
-    "builder:tiling_optimization_level": "tiling_optimization_level",
-    "builder:hardware_compatibility_level": "hardware_compatibility_level",
-    "builder:tf32": "tf32",
-    "builder:sparse_weights": "sparse_weights",
-    "builder:l2_limit_for_tiling": "l2_limit_for_tiling",
-    "builder:max_aux_streams": "max_aux_streams",
-    "builder:max_num_tactics": "max_num_tactics",
-    "runtime:cuda_graph_strategy": "cuda_graph_strategy",
-    "runtime:dynamic_shapes_kernel_specialization_strategy": "dynamic_shapes_kernel_specialization_strategy",
-}
-"""RTX's knobs and the option that each stands for."""
-
-_UNSET = "-1"  # TensorRT's own way of writing "let the builder decide"
-_FROM_HEURISTIC = ("max_aux_streams", "max_num_tactics")
 
 
 def route_database(config: trt.IBuilderConfig, name: str, version: str) -> KnobDatabase:
@@ -46,109 +23,3 @@ def route_database(config: trt.IBuilderConfig, name: str, version: str) -> KnobD
     if not text.strip():
         raise InputError(NO_ROUTES.format(name=name, version=version))
     return KnobDatabase.from_json(text)
-
-
-def rtx_database(trt: Any, config: trt.IBuilderConfig) -> KnobDatabase:
-    """RTX's options as knobs, values and defaults read from the installed library.
-
-    The run-time strategies' defaults are those of the API's reference: the library tells them only of a
-    loaded engine. An option that takes any number is open-ended, with the numbers that make sense first.
-    """
-    levels = tuple(str(n) for n in range(MAX_OPTIMIZATION_LEVEL + 1))
-    knobs = [
-        Knob(
-            "builder:optimization_level",
-            levels,
-            str(config.builder_optimization_level),
-            "how much the builder tries (IBuilderConfig.builder_optimization_level)",
-        ),
-        Knob(
-            "builder:tiling_optimization_level",
-            _names(trt.TilingOptimizationLevel),
-            config.tiling_optimization_level.name.lower(),
-            "how much the builder searches for tilings that stay in the L2 cache",
-        ),
-        Knob(
-            "builder:tf32", ("on", "off"), _on(config.get_flag(trt.BuilderFlag.TF32)), "TF32 tensor cores for float32"
-        ),
-        Knob(
-            "builder:sparse_weights",
-            ("on", "off"),
-            _on(config.get_flag(trt.BuilderFlag.SPARSE_WEIGHTS)),
-            "kernels for structured sparsity",
-        ),
-        Knob(
-            "runtime:cuda_graph_strategy",
-            _names(trt.CudaGraphStrategy),
-            "disabled",
-            "capture of a CUDA graph inside the runtime; needs launch=stream",
-        ),
-        Knob(
-            "runtime:dynamic_shapes_kernel_specialization_strategy",
-            _names(trt.DynamicShapesKernelSpecializationStrategy),
-            "lazy",
-            "when kernels for the shapes that are seen are compiled",
-        ),
-        _open("builder:l2_limit_for_tiling", config.l2_limit_for_tiling, "bytes of L2 cache that tilings may count on"),
-        _open(
-            "builder:max_aux_streams", config.max_aux_streams, "streams beside the main one, at most; -1: its choice"
-        ),
-        _open(
-            "builder:max_num_tactics", config.max_num_tactics, "tactics timed for one layer, at most; -1: its choice"
-        ),
-    ]
-    hardware = _hardware_levels(trt, config)
-    if len(hardware) > 1:
-        text = "GPUs that the engine may run on; fewer leave more kernels to choose from"
-        knobs.insert(2, Knob("builder:hardware_compatibility_level", hardware, hardware[0], text))
-    return KnobDatabase(f"tensorrt-rtx-{trt.__version__}", tuple(knobs))
-
-
-def _hardware_levels(trt: Any, config: trt.IBuilderConfig) -> tuple[str, ...]:
-    """The levels that the library takes, its default first; version 1.7 has them in its API and takes none."""
-    default = config.hardware_compatibility_level
-    taken = [default.name.lower()]
-    for name, level in trt.HardwareCompatibilityLevel.__members__.items():
-        config.hardware_compatibility_level = level
-        if config.hardware_compatibility_level == level and level != default:
-            taken.append(str(name).lower())
-    config.hardware_compatibility_level = default
-    return tuple(taken)
-
-
-def _names(kind: Any) -> tuple[str, ...]:
-    return tuple(str(name).lower() for name in kind.__members__)
-
-
-def _on(flag: bool) -> str:
-    return "on" if flag else "off"
-
-
-def _open(name: str, default: int, text: str) -> Knob:
-    return Knob(name, (), str(default), text, open_ended=True, integer=True)
-
-
-def with_knobs(options: TensorRTOptions, route: Route, database: KnobDatabase) -> TensorRTOptions:
-    """The options with an RTX route's values in place. Raises BuildError for an unknown knob or a value not allowed."""
-    changes: dict[str, object] = {}
-    for name, value in route.items_in_order:
-        try:
-            why = database[name].check(value)
-        except InputError as error:
-            raise BuildError(str(error)) from None
-        if why is not None:
-            raise BuildError(f"knob {name!r}: {why}")
-        option = _BY_KNOB[name]
-        if option in _FROM_HEURISTIC and value == _UNSET:
-            continue
-        changes[option] = value
-    try:
-        return TensorRTOptions.parse(options.to_json() | changes)
-    except InputError as error:
-        raise BuildError(str(error)) from None
-
-
-def knobs_given_as_options(values: object) -> list[str]:
-    """Names of options that are knobs of TensorRT-RTX, each with the knob's name, for a message."""
-    given = set(values) if isinstance(values, dict) else set()
-    return [f"{option} (knob -{knob})" for knob, option in _BY_KNOB.items() if option in given]
