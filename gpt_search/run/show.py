@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 from gpt_search.accuracy.gate import Tolerances
 from gpt_search.backends.base import Fingerprints
@@ -16,7 +17,7 @@ from gpt_search.run.noise import FACT, noise_between_builds, rebuilt_reference, 
 from gpt_search.run.result import Nominee, StudySummary, worst_of
 from gpt_search.search.discovery import load_strategy
 from gpt_search.search.strategy import Strategy, pooled, recommend, recommended_rows
-from gpt_search.store.study import Restored, StudyStore
+from gpt_search.store.study import Restored, Row, StudyStore
 
 DEFAULT_TOP = 3
 
@@ -28,6 +29,20 @@ def show(study: str, storage: str, top: int = DEFAULT_TOP) -> StudySummary:
     """
     with StudyStore.read(storage, study) as store:
         return summarise(store, top=top)
+
+
+class Rows(NamedTuple):
+    """A study's finished trials, in completion order, and the history that a strategy would see."""
+
+    rows: list[Row]
+    history: History
+
+
+def finished_rows(study: str, storage: str) -> Rows:
+    """The finished trials of a stored study, which may be running. Raises InputError for an unknown one."""
+    with StudyStore.read(storage, study) as store:
+        restored = store.restore()
+        return Rows(restored.rows, history_of(store, restored))
 
 
 def summarise(store: StudyStore, strategy: Strategy | None = None, top: int = DEFAULT_TOP) -> StudySummary:
