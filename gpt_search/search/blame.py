@@ -57,15 +57,19 @@ class Blame:
         self.value[np.arange(len(self.space)), self.space.default] = 0.0
         self._pairs: list[tuple[int, int, float]] = []
 
-    def update(self, history: History) -> Blame:
-        """Takes in the new rows of a history (all rows of another one), and returns itself."""
-        if history is not self._history or len(history) < self._rows:
+    def update(self, history: History, rows: int | None = None) -> Blame:
+        """Takes in the new rows of a history (all rows of another one), and returns itself.
+
+        rows: take in the first so many only; None for all. Rows that were taken in stay.
+        """
+        if history is not self._history:
             self._start()
             self._history = history
-        if len(history) == self._rows:
+        end = len(history) if rows is None else rows
+        if end <= self._rows:
             return self
         outcome, until = history.outcome, history.until
-        for row in range(self._rows, len(history)):
+        for row in range(self._rows, end):
             codes = history.codes[row]
             changed = np.flatnonzero(codes != self.space.default)
             values = (self._offset[changed] + codes[changed]).tolist()
@@ -80,7 +84,7 @@ class Blame:
                 self._good.append(frozenset(values))
                 if self._failed:
                     self._acquit(set(values), set(fresh))
-        self._rows = len(history)
+        self._rows = end
         if self._stale:
             self._believe()
             self._stale = False
