@@ -39,6 +39,7 @@ from gpt_search import (
 )
 
 _ATTEMPTS = 32
+_OK = int(Outcome.OK)
 
 
 class Genetic:
@@ -51,7 +52,7 @@ class Genetic:
     exhaustive: ClassVar[bool] = True
 
     def __init__(
-        self, population: int = 12, mutations: float = 2.0, reversion: float = 0.5, crossover: float = 0.7
+        self, population: int = 12, mutations: float = 3.0, reversion: float = 1.0, crossover: float = 0.9
     ) -> None:
         """Raises InputError unless population >= 2, mutations >= 1, reversion >= 0 and 0 <= crossover <= 1."""
         if population < 2:
@@ -77,6 +78,7 @@ class Genetic:
             self._code = (np.arange(len(self._knob)) - np.repeat(np.cumsum(counts) - counts, counts)).astype(np.int16)
             self._first = np.cumsum(counts) - counts
             self._tried = np.zeros(len(self._knob))
+            self._price = np.ones(len(self._knob))  # the inverse of the weight of being drawn
         if not (space.cardinalities > 1).any():
             return None
         for row in range(self._rows, len(history)):
@@ -95,8 +97,11 @@ class Genetic:
     def _learn(self, history: History, row: int) -> None:
         """Takes in one finished row."""
         codes, value = history.codes[row], float(history.value[row])
-        self._tried[self._first + codes] += 1
-        if history.outcome[row] == Outcome.OK and value > 0:
+        carried = self._first + codes
+        self._tried[carried] += 1
+        self._price[carried] = (1.0 + self._tried[carried]) ** 2
+        self._price[self._first + history.space.default] = np.inf
+        if history.outcome[row] == _OK and value > 0:
             bisect.insort(self._best, (value, row))
             del self._best[self.population :]
 
@@ -118,13 +123,12 @@ class Genetic:
             back = changed[rng.random(changed.size) * changed.size < self.reversion]
             codes[back] = space.default[back]
         # Values that few routes have tried come first: the chance falls with the square of their number.
-        weight = (1.0 + self._tried) ** -2.0
-        weight[self._first + codes] = 0.0
-        weight[self._first + space.default] = 0.0
-        number = min(int(rng.geometric(1.0 / self.mutations)), int(np.count_nonzero(weight)))
+        price = self._price.copy()
+        price[self._first + codes] = np.inf
+        number = min(int(rng.geometric(1.0 / self.mutations)), int((price < np.inf).sum()))
         if number:
             # The smallest of exponential numbers over the weights: a weighted sample without replacement.
-            key = rng.standard_exponential(len(weight)) / np.maximum(weight, 1e-300)
+            key = rng.standard_exponential(len(price)) * price
             for at in np.argpartition(key, number - 1)[:number].tolist():
                 codes[self._knob[at]] = self._code[at]
         return self._blame.heal(codes, rng)

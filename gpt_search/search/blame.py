@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt_search.domain.history import History
-from gpt_search.domain.outcome import Outcome
+from gpt_search.domain.outcome import Outcome, Phase
 from gpt_search.domain.space import Codes, SearchSpace
 
 _VALUE = 0.03  # prior of one value being a cause
@@ -24,7 +24,10 @@ _PAIR = 0.003  # prior of one pair being a cause
 _LEAK = 0.01  # chance of a failure without a cause: a flaky machine
 _PASSES = 0.02  # chance that a route with a cause succeeds all the same
 _ROUNDS = 3  # of belief propagation, after each failure
-_MOST_SUSPECTS = 48  # a failure with more suspects says next to nothing about each
+_ACQUITTED = _VALUE * _PASSES ** np.arange(5.0)  # the probability after so many successes, counted up to 4
+_OK, _GATE = int(Outcome.OK), int(Phase.GATE)
+_MOST_CHANGES = 24  # of a failure whose pairs are looked at
+_MOST_SUSPECTS = 32  # a failure with more suspects says next to nothing about each
 
 
 class Blame:
@@ -55,7 +58,9 @@ class Blame:
         self._stale = False
         self.value = np.full((len(self.space), self._width), _VALUE)
         self.value[np.arange(len(self.space)), self.space.default] = 0.0
+        self._flat = self.value.ravel()  # a view
         self._pairs: list[tuple[int, int, float]] = []
+        self._paired = False  # whether any failure is blamed on pairs
 
     def update(self, history: History, rows: int | None = None) -> Blame:
         """Takes in the new rows of a history (all rows of another one), and returns itself.
@@ -68,21 +73,23 @@ class Blame:
         end = len(history) if rows is None else rows
         if end <= self._rows:
             return self
-        outcome, until = history.outcome, history.until
-        for row in range(self._rows, end):
-            codes = history.codes[row]
-            changed = np.flatnonzero(codes != self.space.default)
-            values = (self._offset[changed] + codes[changed]).tolist()
-            if outcome[row] != Outcome.OK:
+        new = slice(self._rows, end)
+        known = zip(history.codes[new], history.outcome[new].tolist(), history.until[new].tolist(), strict=True)
+        for codes, outcome, until in known:
+            changed = (codes != self.space.default).nonzero()[0]
+            where = self._offset[changed] + codes[changed]
+            values = where.tolist()
+            if outcome != _OK:
                 self._failed.append(values)
                 self._suspects.append(self._suspected(values))
                 self._stale = True
-            elif until[row] >= 2:  # a build alone says nothing about running and accuracy
-                fresh = [v for v in values if self._succeeded[v] == 0]
-                self._succeeded[values] += 1
-                self.value.ravel()[values] = _acquitted(self._succeeded[values])
+            elif until >= _GATE:  # a build alone says nothing about running and accuracy
+                times = self._succeeded[where]
+                self._succeeded[where] = times + 1
+                self._flat[where] = _ACQUITTED[np.minimum(times + 1, 4)]
+                fresh = where[times == 0].tolist()
                 self._good.append(frozenset(values))
-                if self._failed:
+                if self._failed and (fresh or self._paired):
                     self._acquit(set(values), set(fresh))
         self._rows = end
         if self._stale:
@@ -93,12 +100,13 @@ class Blame:
     def _suspected(self, values: list[int]) -> list[tuple[int, ...]]:
         """Values that never succeeded; where there are none, pairs that never succeeded together."""
         single: list[tuple[int, ...]] = [(v,) for v in values if self._succeeded[v] == 0]
-        if single or len(values) > _MOST_SUSPECTS:
+        if single or len(values) > _MOST_CHANGES:
             return single
+        self._paired = True
         carried = frozenset(values)
         together = [both for good in self._good if len(both := good & carried) > 1]
-        pairs = combinations(values, 2)
-        return [pair for pair in pairs if not any(pair[0] in both and pair[1] in both for both in together)]
+        acquitted = {pair for both in together for pair in combinations(sorted(both), 2)}
+        return [pair for pair in combinations(sorted(values), 2) if pair not in acquitted]
 
     def _acquit(self, values: set[int], fresh: set[int]) -> None:
         """A success: what it carries is no longer suspected."""
@@ -126,8 +134,8 @@ class Blame:
             for s in suspects:
                 suspect.append(number.setdefault(s, len(number)))
                 failure.append(i)
-        flat = self.value.ravel()
-        np.copyto(flat, _acquitted(self._succeeded))
+        flat = self._flat
+        np.copyto(flat, _ACQUITTED[np.minimum(self._succeeded, 4)])
         flat[self._offset + self.space.default] = 0.0
         self._pairs = []
         if not number:
@@ -154,7 +162,7 @@ class Blame:
     def of(self, codes: Codes) -> NDArray[np.float64]:
         """The probability of failing, for each of several routes: codes int16 (m, d) gives float64 (m,)."""
         at = self._offset + codes
-        passes: NDArray[np.float64] = np.prod(1.0 - self.value.ravel()[at], axis=-1)
+        passes: NDArray[np.float64] = np.prod(1.0 - self._flat[at], axis=-1)
         for a, b, p in self._pairs:
             knob_a, code_a = divmod(a, self._width)
             knob_b, code_b = divmod(b, self._width)
@@ -167,9 +175,8 @@ class Blame:
         Every value that is a cause with a probability above `limit` goes back, and one knob, drawn, of every such pair.
         """
         out = codes.copy()
-        at = np.arange(len(out))
-        bad = self.value[at, out] > limit
-        if bad.any():
+        bad = (self._flat[self._offset + out] > limit).nonzero()[0]
+        if bad.size:
             out[bad] = self.space.default[bad]
         for a, b, p in self._pairs:
             if p > limit:
@@ -178,9 +185,3 @@ class Blame:
                     back = knob_a if rng.random() < 0.5 else knob_b
                     out[back] = self.space.default[back]
         return out
-
-
-def _acquitted(successes: NDArray[np.int32]) -> NDArray[np.float64]:
-    """The probability of being a cause after so many successes, and no failure that nothing else explains."""
-    left: NDArray[np.float64] = _VALUE * _PASSES ** np.minimum(successes, 4.0)
-    return left
