@@ -168,9 +168,7 @@ class SparseLinear:
         order = rng.random(m)
         fixed = np.zeros(m, bool)
         waiting = np.any(causes.indicators(history.pending), axis=0)  # a pending trial is about to tell
-        group = causes.group(self.works, order, waiting)
-        if len(group) * float(np.prod(1 - causes.alone[group])) >= least:
-            fixed[group] = True
+        fixed[causes.group(self.works, order, waiting, least)] = True
         taken = np.isin(causes.knob, causes.knob[fixed])
         effects = posterior.draw.copy()
         # An effect of exactly zero: a coin decides.

@@ -99,11 +99,12 @@ class FailureCauses:
         pairs = np.log1p(-np.minimum(self.pair[np.ix_(on, on)], 1 - 1e-9)).sum() / 2
         return float(np.exp(np.log1p(-np.minimum(self.alone[on], 1 - 1e-9)).sum() + pairs))
 
-    def group(self, works: float, order: Floats, barred: Bools) -> NDArray[np.intp]:
+    def group(self, works: float, order: Floats, barred: Bools, least: float = 0.3) -> NDArray[np.intp]:
         """Uncleared values of different knobs to try at once, so many that all work with about the chance `works`.
 
         The least suspect come first: they are cleared by the dozen, and what is left is split ever finer.
-        order: float64 (m,), breaks ties; barred: bool (m,), values to leave out. Empty when all is cleared.
+        order: float64 (m,), breaks ties; barred: bool (m,), values to leave out. Empty when
+        all is cleared, and when the group would clear fewer than `least` values on average: its members are guilty.
         """
         chosen: list[int] = []
         chance, used = 1.0, set[int]()
@@ -116,7 +117,7 @@ class FailureCauses:
                 chosen.append(value)
                 used.add(int(self.knob[value]))
                 chance = left
-        return np.asarray(chosen, np.intp)
+        return np.asarray(chosen if len(chosen) * chance >= least else [], np.intp)
 
     def without_risky_pairs(self, chosen: Bools, worth: Floats, risk: float) -> Bools:
         """The chosen values less those whose pairs are the most likely to fail for what they are worth.
