@@ -7,7 +7,7 @@ Hamming distance, which follows interactions of any order. Screening is by the l
 195 free-form knobs learns nothing from some hundred routes; this one searches a space of few.
 
 The next route maximises expected improvement over the best posterior mean of a tried route, times the
-chance that it works (`FailureCauses`), by climbing over single changes of screened values. Every
+chance that it works (`FailureCauses`), by climbing over changes of screened values and as many drawn ones. Every
 third trial screens on: the best route with a group of values that were in no working route yet
 or, when there is none, with a random half of the values that are safe and not screened. Scales come from the
 marginal likelihood on a small grid, by the errors of the rows.
@@ -117,8 +117,8 @@ class Gp:
                 codes = self._climb(causes, history, process, means, rng)
                 if codes is not None:
                     return Proposal(codes)
-        for _ in range(_DRAWS):
-            codes = causes.codes_of(self._screen_on(causes, history, process, base, rng))
+        for attempt in range(_DRAWS):
+            codes = causes.codes_of(self._screen_on(causes, history, process, base, attempt, rng))
             if not history.contains(codes):
                 return Proposal(codes)
         return Proposal(uniform_untried(space, history, rng))
@@ -171,9 +171,12 @@ class Gp:
     def _climb(
         self, causes: FailureCauses, history: History, process: _Process, means: Floats, rng: np.random.Generator
     ) -> NDArray[np.int16] | None:
-        """Local search for the expected improvement, over screened values; the best untried route that was met."""
+        """Local search for the expected improvement, one change at a time; the best untried route that was met."""
         here = process.held[np.argsort(means, kind="stable")[:_CLIMBS]] > 0
-        moves = process.screened[causes.alone[process.screened] < 0.5]
+        safe = causes.alone < 0.01
+        others = np.setdiff1d(np.flatnonzero(safe), process.screened)
+        # As many others, drawn: where the screened values are settled, what is left to try lies beside them.
+        moves = np.union1d(process.screened[safe[process.screened]], rng.permutation(others)[: self.active])
         if not moves.size:
             return None
         found: NDArray[np.int16] | None = None
@@ -201,21 +204,27 @@ class Gp:
         return found
 
     def _screen_on(
-        self, causes: FailureCauses, history: History, process: _Process | None, base: Bools, rng: np.random.Generator
+        self,
+        causes: FailureCauses,
+        history: History,
+        process: _Process | None,
+        base: Bools,
+        attempt: int,
+        rng: np.random.Generator,
     ) -> Bools:
-        """The base with a group of untried values and, of the safe ones that are not screened, a random half."""
+        """The base with a group of untried values and, of the safe ones that are not screened, a random half.
+
+        Where that is nothing new, from the second attempt on, the base with a few random safe changes.
+        """
         m = len(causes.knob)
         waiting = np.any(causes.indicators(history.pending), axis=0)
         group = causes.group(self.works, rng.random(m), waiting)
         open_ = (causes.alone < 0.01) & ~base & (rng.random(m) < 0.5)
-        if process is not None:
-            open_[process.screened] = False
-        else:
-            open_[:] = False
-        if not len(group) and not open_.any():
-            # All is known: a few random changes, so that screened values meet others too.
-            flips = np.flatnonzero((causes.alone < 0.5) & (rng.random(m) < 3 / max(m, 3)))
-            group, base = flips[~base[flips]], base & ~np.isin(np.arange(m), flips)
+        open_[np.arange(m) if process is None else process.screened] = False
+        if attempt or not (len(group) or open_.any()):
+            flips = rng.permutation(np.flatnonzero(causes.alone < 0.5))[: 1 + attempt]
+            group = np.append(group, flips[~base[flips]])
+            base = base & ~np.isin(np.arange(m), flips)
         places = np.concatenate([group, np.flatnonzero(base), rng.permutation(np.flatnonzero(open_))])
         chosen = np.zeros(m, bool)
         chosen[places[np.unique(causes.knob[places], return_index=True)[1]]] = True
