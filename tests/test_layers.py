@@ -24,7 +24,7 @@ LAYERS = (
 )
 LEVEL = {name: level for level, row in enumerate(LAYERS) for name in row}
 TOP = {"__init__", "__main__", "testing"}  # above the layers: they may import any of them
-HEAVY = ("optuna", "matplotlib", "onnx", "onnxruntime", "jax", "cmaes", "sklearn", "scipy", "pandas")
+HEAVY = ("optuna", "matplotlib", "onnx", "onnxruntime", "jax", "cmaes", "sklearn", "scipy", "pandas", "cuda", "pynvml")
 HEAVY += ("tensorrt", "tensorrt_bindings", "tensorrt_rtx", "tensorrt_rtx_bindings", "cuda")
 MODULES = sorted(PACKAGE.rglob("*.py"))
 

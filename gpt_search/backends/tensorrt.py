@@ -104,7 +104,7 @@ class TensorRTBackend:
             Fingerprints.MAY_BOTH,
             build_uses_device=not self.library.rtx,
             placement=Placement.SAME_WORKER,
-            metrics=("latency", "throughput"),
+            metrics=("latency", "throughput", "host_copies"),
         )
         self.on_progress: Progress | None = None
         self._trt = import_library(self.library)
@@ -117,6 +117,13 @@ class TensorRTBackend:
         self._initialised = False
 
     # -- what there is -------------------------------------------------------------------------
+    @property
+    def device_id(self) -> str:
+        """What the device lock is named after: the GPU's or MIG slice's UUID, "cpu" where there is none."""
+        from gpt_search.backends.tensorrt_device import current_device
+
+        return current_device()
+
     @property
     def frozen_cache(self) -> bool:
         """True when builds time tactics, so that a study needs a frozen timing cache."""
@@ -141,7 +148,9 @@ class TensorRTBackend:
         for name in ("TRT_INTERNAL_OPTIONS", "CUDA_VISIBLE_DEVICES", "CUDA_MODULE_LOADING"):
             if name in os.environ:  # the first can even switch off the check of knob names
                 facts[name] = os.environ[name]
-        return facts
+        from gpt_search.backends.tensorrt_device import device_facts
+
+        return facts | device_facts()
 
     def check_options(self, values: Mapping[str, object]) -> dict[str, object]:
         """The build options in the form that records keep. Raises InputError for what is not allowed."""

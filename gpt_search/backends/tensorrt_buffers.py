@@ -167,7 +167,8 @@ class Bindings:
         if lacking:
             raise ShapeError(f"the engine needs more to know its shapes: {', '.join(lacking)}")
         for tensor in self._outputs:
-            shape = tuple(int(n) for n in self._context.get_tensor_shape(tensor.name))
+            dims = self._context.get_tensor_shape(tensor.name)
+            shape = tuple(int(dims[i]) for i in range(len(dims)))
             if any(n < 0 for n in shape):
                 self._let_it_allocate(tensor)
                 continue
@@ -244,10 +245,10 @@ class Bindings:
     def _range(self, number: int, name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
         engine = self._engine
         if engine.is_shape_inference_io(name) and engine.get_tensor_location(name) == self._trt.TensorLocation.HOST:
-            found = engine.get_tensor_profile_values(number, name)
-        else:
-            found = engine.get_tensor_profile_shape(name, number)
-        return tuple(int(n) for n in found[0]), tuple(int(n) for n in found[-1])
+            values = engine.get_tensor_profile_values(number, name)
+            return tuple(int(n) for n in values[0]), tuple(int(n) for n in values[-1])
+        low, _, high = engine.get_tensor_profile_shape(name, number)
+        return tuple(int(low[i]) for i in range(len(low))), tuple(int(high[i]) for i in range(len(high)))
 
     def _in_profile(self, number: int, name: str, array: Array) -> bool:
         low, high = self._range(number, name)

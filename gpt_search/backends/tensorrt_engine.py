@@ -25,6 +25,7 @@ from gpt_search.backends.cuda_runtime import (
 )
 from gpt_search.backends.tensorrt_buffers import Bindings
 from gpt_search.backends.tensorrt_options import TensorRTOptions, inputs_at
+from gpt_search.backends.tensorrt_rtx_run import capturable, set_strategies
 from gpt_search.backends.tensorrt_throttle import Watch
 from gpt_search.backends.tensorrt_timing import time_concurrently, time_one_by_one
 from gpt_search.domain.errors import InputError
@@ -77,9 +78,8 @@ class Lane:
             return
         if names := self.bindings.data_dependent:
             raise CaptureError(f"the shape of output {', '.join(names)} depends on data")
-        # TensorRT-RTX alone can tell beforehand.
-        capturable = getattr(self._context, "is_stream_capturable", None)
-        if capturable is not None and not capturable(self.stream.address):
+        context: Any = self._context
+        if hasattr(context, "is_stream_capturable") and not capturable(context, self.stream.address):
             raise CaptureError("TensorRT-RTX says that the engine cannot be captured")
         self._graph = capture(self.stream, self.enqueue)
 
@@ -196,7 +196,7 @@ class TensorRTEngine:
         for stream in self._streams:
             stream.close()
         self._streams.clear()
-        self._engine = None
+        del self._engine
 
     # -- helpers -------------------------------------------------------------------------------
     def _prepare(self, calls: list[list[Lane]], wanted: str) -> tuple[str, str]:
@@ -231,13 +231,8 @@ class TensorRTEngine:
         if options.context_allocation is not None:
             strategy = getattr(self._trt.ExecutionContextAllocationStrategy, options.context_allocation.upper())
             config.set_execution_context_allocation_strategy(strategy)
-        if options.cuda_graph_strategy is not None:
-            config.cuda_graph_strategy = getattr(self._trt.CudaGraphStrategy, options.cuda_graph_strategy.upper())
-        if options.dynamic_shapes_kernel_specialization_strategy is not None:
-            name = options.dynamic_shapes_kernel_specialization_strategy.upper()
-            config.dynamic_shapes_kernel_specialization_strategy = getattr(
-                self._trt.DynamicShapesKernelSpecializationStrategy, name
-            )
+        of_rtx: Any = config  # what it sets exists there alone, and the options are refused elsewhere
+        set_strategies(self._trt, of_rtx, options)
         context: trt.IExecutionContext | None = self._engine.create_execution_context(config)
         if context is None:
             raise MemoryLimitError("TensorRT created no execution context, most likely for lack of device memory")
