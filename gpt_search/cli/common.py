@@ -230,3 +230,21 @@ def log2_of(count: int) -> float:
     """log2 of a positive whole number of any size, right to 1e-9 also where no float holds the number."""
     shift = max(0, count.bit_length() - 900)
     return math.log2(count >> shift) + shift
+
+
+def gpu_notes(backend: str) -> list[str]:
+    """What stands in the way of steady timing on the GPU, a line each; nothing for backends without one."""
+    from gpt_search.backends.registry import availability
+
+    if backend.partition(":")[0] not in ("tensorrt", "tensorrt-rtx") or availability(backend) is not None:
+        return []
+    try:
+        from gpt_search.backends.gpu_preflight import gpu_findings
+        from gpt_search.backends.nvml import NvmlError
+    except ModuleNotFoundError as error:
+        return [f"the GPU was not looked at: {error.name} is not installed (pip install nvidia-ml-py)"]
+    try:
+        _, findings = gpu_findings()
+    except NvmlError as error:
+        return [f"the GPU was not looked at: {error}"]
+    return [f"GPU, {finding.about}: {finding.text}" for finding in findings if not finding.ok]

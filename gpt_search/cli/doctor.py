@@ -269,9 +269,23 @@ def _gpus() -> dict[str, Any]:
     if done.returncode:
         return {"nvidia": f"nvidia-smi failed: {(done.stderr or done.stdout).strip()}"}
     rows = [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines() if line.strip()]
-    return {f"gpu {i}": dict(zip(fields, row, strict=False)) for i, row in enumerate(rows)} or {
-        "nvidia": "nvidia-smi lists no GPU"
-    }
+    found: dict[str, Any] = {f"gpu {i}": dict(zip(fields, row, strict=False)) for i, row in enumerate(rows)}
+    return found | _preflight() if found else {"nvidia": "nvidia-smi lists no GPU"}
+
+
+def _preflight() -> dict[str, Any]:
+    """What stands in the way of steady timing on the GPU that CUDA takes first."""
+    try:
+        from gpt_search.backends.gpu_preflight import gpu_findings
+        from gpt_search.backends.nvml import NvmlError
+    except ModuleNotFoundError as error:
+        return {"before timing": f"not looked at: {error.name} is not installed (pip install nvidia-ml-py)"}
+    try:
+        facts, findings = gpu_findings()
+    except NvmlError as error:
+        return {"before timing": f"not looked at: {error}"}
+    told = {f"{f.about}{'' if f.ok else ' (!)'}": f.text for f in findings}
+    return {"before timing on": f"{facts.uuid}, {facts.name}"} | told
 
 
 # -- how it is shown -------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpt_search.cli.common import DEFAULT_BACKEND, Amount, OneOf, WholeNumber, json_option, print_json
+from gpt_search.cli.common import DEFAULT_BACKEND, Amount, OneOf, WholeNumber, gpu_notes, json_option, print_json
 from gpt_search.cli.live import LiveProgress, stoppable
 from gpt_search.cli.summary import command_for, confirmation_json, latest_confirmation, print_summary, summary_json
 
@@ -163,6 +163,8 @@ def tune(
     )
     live = LiveProgress(config.budget)
     with stoppable(live):
+        for text in gpu_notes(backend):
+            live.note(text)
         live.preparing("the knobs, the model, its golden data")
         summary = run(config, live.progress, live.started, live.note)
         if confirm and latest_confirmation(summary) is None:

@@ -5,18 +5,14 @@ Run with `pytest -m gpu -s tests/backends/test_tensorrt_gpu.py`; -s shows the nu
 
 from __future__ import annotations
 
+import itertools
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-
-pytest.importorskip("cuda.bindings.runtime")
-pytest.importorskip("pynvml")
-
-import itertools
-
 import tensorrt_stand_in as stand_in
 
 from gpt_search.accuracy.gate import Tolerances
@@ -234,8 +230,6 @@ def test_an_allocation_that_is_too_large_is_a_memory_error_and_nothing_is_broken
 
 
 def evaluator(folder: Path, **options: object) -> Evaluator:
-    import json
-
     model, golden = folder / "model.bin", folder / "golden.npz"
     model.write_bytes(b"stand-in")
     save_golden(golden, stand_in.golden(), {})

@@ -93,3 +93,21 @@ def test_paragraphs_wrap_at_80_off_the_terminal_and_keep_long_words():
 
 def test_the_console_prints_text_as_it_is():
     assert printed(lambda: common.console().print("kgen:smile: [red]x[/red]")) == "kgen:smile: [red]x[/red]\n"
+
+
+def test_the_gpu_is_looked_at_for_backends_that_have_one_only(monkeypatch):
+    from gpt_search.backends import gpu_preflight, registry
+    from gpt_search.backends.nvml import NvmlError
+    from gpt_search.cli.common import gpu_notes
+
+    monkeypatch.setattr(registry, "availability", lambda name: None)
+    found = [gpu_preflight.Finding("MPS", False, "running"), gpu_preflight.Finding("MIG", True, "a whole GPU")]
+    monkeypatch.setattr(gpu_preflight, "gpu_findings", lambda: (None, found))
+    assert gpu_notes("tensorrt") == ["GPU, MPS: running"]
+    assert gpu_notes("onnxruntime") == gpu_notes("file.py:Class") == []
+
+    def none():
+        raise NvmlError("NVML cannot be used: no driver")
+
+    monkeypatch.setattr(gpu_preflight, "gpu_findings", none)
+    assert gpu_notes("tensorrt-rtx") == ["the GPU was not looked at: NVML cannot be used: no driver"]
