@@ -18,7 +18,7 @@ Source: Hutter, Hoos and Leyton-Brown, "Sequential Model-Based Optimization for 
 Configuration" (SMAC), LION 5, 2011, section 4: forest of ten trees over categorical knobs, log
 responses, expected improvement (section 4.3, after Jones, Schonlau and Welch, JGO 13, 1998, eq. 15), multi-start
 local search, interleaved random routes. Mean and variance over trees: Hutter, Xu, Hoos and Leyton-Brown,
-"Algorithm runtime prediction: Methods & evaluation", AIJ 206, 2014, section 4.3.2. The trees are
+"Algorithm runtime prediction: Methods & evaluation", AIJ 206, 2014, on random forests. The trees are
 scikit-learn's.
 """
 

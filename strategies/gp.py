@@ -17,7 +17,7 @@ cube of the working rows; the best and latest `rows` are used), many small effec
 
 Source: Rasmussen and Williams, "Gaussian Processes for Machine Learning", MIT Press 2006: prediction (eqs.
 2.25 and 2.26), marginal likelihood (eq. 2.30), linear kernel (section 4.2.2). Hamming kernel over categories:
-Hutter, PhD thesis, UBC 2009, section 10.1. Additive and free parts: Duvenaud, Nickisch and Rasmussen, "Additive
+Hutter, PhD thesis, UBC 2009. Additive and free parts: Duvenaud, Nickisch and Rasmussen, "Additive
 Gaussian Processes", NeurIPS 2011. Screening by marginal effects: Fan and Lv, "Sure independence
 screening for ultrahigh dimensional feature space", JRSS B 70, 2008. Expected improvement: Jones, Schonlau and
 Welch, JGO 13, 1998, eq. 15.

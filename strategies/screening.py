@@ -50,6 +50,7 @@ Bools = NDArray[np.bool_]
 _DRAWS = 12
 _NOISE = 0.01  # the standard deviation of a value, where none is known
 _PAIR_RISK = 0.25
+_PAIRED = 16  # values, in order of selection, whose pairs are looked at
 _FEW, _NOTHING = 2.0, 0.3  # values that a group clears on average: below it is tried every other trial; never
 
 
@@ -177,7 +178,8 @@ class Screening:
         y = np.log(value)
         picked, effect, sure = _forward(held.astype(np.float64), y, error**-2.0)
         if self.pairs and len(picked) > 1:
-            first, second = (picked[i] for i in np.triu_indices(len(picked), 1))
+            top = picked[:_PAIRED]
+            first, second = (top[i] for i in np.triu_indices(len(top), 1))
             both = held[:, first] & held[:, second]
             apart = np.minimum(held[:, first].sum(0), held[:, second].sum(0)) - both.sum(0)
             told = (causes.knob[first] != causes.knob[second]) & (both.sum(0) >= 2) & (apart >= 1)
@@ -212,9 +214,10 @@ def _best(causes: FailureCauses, fit: _Fit) -> Bools:
 def _forward(design: Floats, y: Floats, weight: Floats) -> tuple[NDArray[np.intp], Floats, Floats]:
     """Weighted least squares with columns added one at a time: which, their effects and |t|, in order of choice."""
     n, m = design.shape
-    augmented = np.column_stack([design, y])
-    centred = augmented - weight @ augmented / weight.sum()
-    a = (centred.T * weight) @ centred
+    augmented = np.empty((n, m + 1))
+    augmented[:, :m], augmented[:, m] = design, y - weight @ y / weight.sum()
+    sums = weight @ augmented
+    a = (augmented.T * weight) @ augmented - np.outer(sums, sums / weight.sum())
     size = a.diagonal()[:m].copy()
     picked: list[int] = []
     enough = 2 * math.log(max(m, 2))

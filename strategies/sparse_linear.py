@@ -20,7 +20,7 @@ Good at: hundreds of knobs of which few matter, noise as large as the effects, i
 Bad at: effects of three and more knobs together; gains that no single change shows.
 
 Source: Baptista and Poloczek, "Bayesian Optimization of Combinatorial Structures" (BOCS), ICML 2018,
-section 3: the pairwise model (eq. 1), Thompson sampling and the optimisation of the draw; in place of
+section 3: the pairwise model, Thompson sampling and the optimisation of the draw; in place of
 their horseshoe the spike and slab, whose zeros are exact: Mitchell and Beauchamp, "Bayesian Variable
 Selection in Linear Regression", JASA 83, 1988, sampled as in George and McCulloch, "Approaches for
 Bayesian Variable Selection", Statistica Sinica 7, 1997, section 4. Group testing: see `FailureCauses`.
@@ -78,7 +78,7 @@ class SparseLinear:
 
     exhaustive: ClassVar[bool] = True
 
-    def __init__(self, works: float = 0.55, active: int = 20, sweeps: int = 40, greedy: int = 4) -> None:
+    def __init__(self, works: float = 0.55, active: int = 16, sweeps: int = 40, greedy: int = 4) -> None:
         """Raises InputError unless 0 < works < 1, active >= 0, sweeps >= 2 and greedy >= 1."""
         if not 0 < works < 1:
             raise InputError(f"works is {works}; the chance that a group works must be above 0 and below 1")
@@ -135,10 +135,13 @@ class SparseLinear:
             np.stack([history.fingerprint[rows], value]), axis=1, return_inverse=True, return_counts=True
         )
         weight = error**-2.0 / np.where(history.fingerprint[rows] >= 0, copies[copy], 1)
-        data = _Data(np.log(value), weight, 5.0 if sure else 1.0)
+        y = np.log(value)
+        data = _Data(y - weight @ y / weight.sum(), weight, 5.0 if sure else 1.0)
         m = held.shape[1]
         pairs = np.empty((0, 2), np.intp)
-        draw, mean, matters = _gibbs(data, _design(held, pairs), m, np.zeros(m), self.sweeps, rng)
+        single = _design(held, pairs)
+        gram, moment = _moments(data, single, single)
+        draw, mean, matters = _gibbs(data, gram, moment, m, np.zeros(m), self.sweeps, rng)
         top = np.sort(np.argsort(-matters, kind="stable")[: self.active])
         top = top[matters[top] > 0.05]
         first, second = (top[i] for i in np.triu_indices(len(top), 1))
@@ -149,7 +152,12 @@ class SparseLinear:
         if told.any():
             pairs = np.stack([first[told], second[told]], axis=1)
             start = np.append(draw, np.zeros(len(pairs)))
-            draw, mean, matters = _gibbs(data, _design(held, pairs), m, start, self.sweeps, rng)
+            # The block of the single values is there already: most of the work, with many rows.
+            design = _design(held, pairs)
+            below, moment_of_pairs = _moments(data, design[:, m:], design)
+            gram = np.block([[gram, below[:, :m].T], [below]])
+            moment = np.append(moment, moment_of_pairs)
+            draw, mean, matters = _gibbs(data, gram, moment, m, start, self.sweeps, rng)
         return _Posterior(pairs, draw, mean, matters)
 
     # -- routes ---------------------------------------------------------------------------------
@@ -228,25 +236,31 @@ class _Data(NamedTuple):
     sure: float
 
 
+def _moments(data: _Data, left: Floats, right: Floats) -> tuple[Floats, Floats]:
+    """left' W right and left' W y, all about their weighted means: float64 (a, b) and (a,)."""
+    weighted = left.T * data.weight
+    sums = weighted.sum(1)
+    total = data.weight.sum()
+    gram = weighted @ right - sums[:, None] * (data.weight @ right) / total
+    return gram, weighted @ data.y - sums * (data.weight @ data.y) / total
+
+
 def _gibbs(
-    data: _Data, design: Floats, m: int, start: Floats, sweeps: int, rng: np.random.Generator
+    data: _Data, gram: Floats, moment: Floats, m: int, start: Floats, sweeps: int, rng: np.random.Generator
 ) -> tuple[Floats, Floats, Floats]:
     """Spike-and-slab regression by Gibbs sampling: the last state, and mean and inclusion over the second half.
 
     y = constant + design b + noise / sqrt(weight) * sqrt(s); b_j = 0 with chance 1 - share, else N(0, slab);
     the constant is integrated out; share, slab and s have conjugate priors and are sampled too. The
-    first m columns and the others have a share each. One coordinate at a time, with b_j and its indicator
-    drawn together: George and McCulloch 1997, eq. 17 in the form for known variances.
+    first m columns and the others have a share each. One coordinate at a time, b_j and its indicator drawn
+    together: the odds of the indicator are those of the two marginal likelihoods given all other effects.
     """
     y, weight, sure = data
-    n, columns = design.shape
+    n, columns = len(y), len(gram)
     total = weight.sum()
-    y = y - weight @ y / total
-    centred = design - weight @ design / total
-    used = np.flatnonzero((centred**2).sum(0) > 1e-9)  # the others are constant: the data say nothing
-    weighted = centred[:, used].T * weight
-    gram, moment = weighted @ centred[:, used], weighted @ y
-    square = float(weight @ (y * y))
+    square = float(weight @ (y - weight @ y / total) ** 2)
+    used = np.flatnonzero(gram.diagonal() > 1e-9 * total)  # the others are constant: the data say nothing
+    gram, moment = gram[np.ix_(used, used)], moment[used]
     diagonal = gram.diagonal().copy()
     kinds = (used >= m).astype(np.intp)
     sizes = np.bincount(kinds, minlength=2)
