@@ -7,7 +7,7 @@ of one route. What it must never do is answer wrongly.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -72,6 +72,18 @@ class Capabilities:
     metrics: tuple[str, ...] = ("latency",)
 
 
+def timing_refusal(metrics: Collection[str], streams: int, host_copies: bool) -> str | None:
+    """Why a backend with these `Capabilities.metrics` cannot time so; None where it can."""
+    if streams > 1 and "throughput" not in metrics:
+        return f"--streams {streams}: this backend times one call after the other only; leave it out"
+    if host_copies and "host_copies" not in metrics:
+        return (
+            "--host-copies: this backend has no copies between host and device to be timed (its device is the host, "
+            "or it does not tell); leave it out"
+        )
+    return None
+
+
 @dataclass(frozen=True)
 class BuildOptions:
     """What the user fixed for every build of a study; part of the record's key.
@@ -132,7 +144,11 @@ class TimingResult:
 
 
 class Engine(Protocol):
-    """A built engine, ready to run. Use it from one thread."""
+    """A built engine, ready to run. Use it from one thread.
+
+    An engine may also have `size_bytes`, the length of `save()` where that is known without saving; it is recorded,
+    and spares a save where a study limits the size.
+    """
 
     fingerprint: str | None
     memory_bytes: int | None

@@ -7,7 +7,7 @@ import json
 import logging
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
@@ -31,6 +31,7 @@ from gpt_search.backends.onnxruntime_machine import environment, physical_cores
 from gpt_search.backends.onnxruntime_probe import missing_optimizers
 from gpt_search.backends.onnxruntime_settings import Settings
 from gpt_search.backends.onnxruntime_shapes import free_dimensions
+from gpt_search.backends.onnxruntime_streams import timed_streams
 from gpt_search.domain.digest import digest_of
 from gpt_search.domain.knob import KnobDatabase
 from gpt_search.domain.route import Route
@@ -58,7 +59,12 @@ class OnnxRuntimeBackend:
     runtime's threads spin.
     """
 
-    capabilities = Capabilities(Fingerprints.EXACT, build_uses_device=True, placement=Placement.PAUSED_WORKER)
+    capabilities = Capabilities(
+        Fingerprints.EXACT,
+        build_uses_device=True,
+        placement=Placement.PAUSED_WORKER,
+        metrics=("latency", "throughput"),
+    )
 
     def knob_database(self) -> KnobDatabase:
         """All knobs, with tuner_version "onnxruntime-<version>"; see `onnxruntime_probe` for their validation."""
@@ -160,6 +166,7 @@ class OnnxRuntimeEngine:
         self._graph = graph
         self._scratch = scratch
         self._run_options = settings.run_options()
+        self.size_bytes: int | None = sum(p.stat().st_size for p in self._files())  # less a header of some hundred
         self._outputs = [o.name for o in session.get_outputs()]
         self.fingerprint: str | None = digest_of([graph, settings.runtime_part(physical_cores())])
 
@@ -170,7 +177,12 @@ class OnnxRuntimeEngine:
         return dict(zip(self._outputs, values, strict=True))
 
     def time(self, request: TimingRequest) -> TimingResult:
-        """Times calls back to back with inputs bound in advance; launch "iobinding", or "run" for text inputs."""
+        """Times calls back to back with inputs bound in advance; launch "iobinding", or "run" for text inputs.
+
+        Several streams are as many threads, each with inputs and a binding of its own, on the one session.
+        """
+        if request.streams > 1:
+            return self._time_streams(request)
         with denormals(self._settings.denormals_are_zero), _memory_errors():
             launch, call = self._prepared(request.inputs)
             for _ in range(request.warmup_calls):
@@ -193,6 +205,23 @@ class OnnxRuntimeEngine:
                     gc.enable()
         return TimingResult(np.asarray(samples, np.float64) / 1e6, launch)
 
+    def _time_streams(self, request: TimingRequest) -> TimingResult:
+        launches, calls = [], []
+        for _ in range(request.streams):
+            launch, call = self._prepared({n: np.array(v) for n, v in request.inputs.items()})
+            launches.append(launch)
+            calls.append(self._call_in_thread(call))
+        samples = timed_streams(calls, request)
+        return TimingResult(samples, launches[0], request.streams)
+
+    def _call_in_thread(self, call: Callable[[], object]) -> Callable[[], AbstractContextManager[Callable[[], object]]]:
+        @contextmanager
+        def entered() -> Iterator[Callable[[], object]]:
+            with denormals(self._settings.denormals_are_zero), _memory_errors():  # both belong to the thread
+                yield call
+
+        return entered
+
     def _prepared(self, inputs: Mapping[str, Array]) -> tuple[str, Callable[[], object]]:
         session, options = self._session, self._run_options
         if any(np.asarray(v).dtype.kind in "OUS" for v in inputs.values()):
@@ -209,7 +238,7 @@ class OnnxRuntimeEngine:
         """The optimised model with its weights, and the settings that `OnnxRuntimeBackend.load` needs."""
         import onnxruntime
 
-        files = sorted(p for p in Path(self._scratch.name).iterdir() if p.name in ("optimized.onnx", "weights.bin"))
+        files = self._files()
         header = {
             "version": onnxruntime.__version__,
             "settings": self._settings.to_json(),
@@ -218,6 +247,9 @@ class OnnxRuntimeEngine:
         }
         text = json.dumps(header).encode()
         return b"".join([_MAGIC, len(text).to_bytes(8, "little"), text, *(p.read_bytes() for p in files)])
+
+    def _files(self) -> list[Path]:
+        return sorted(p for p in Path(self._scratch.name).iterdir() if p.name in ("optimized.onnx", "weights.bin"))
 
     def close(self) -> None:
         """Ends the session's threads and frees its memory and files."""

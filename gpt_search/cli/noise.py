@@ -17,7 +17,7 @@ from gpt_search.cli.common import (
     print_wrapped,
 )
 from gpt_search.cli.live import LiveProgress, clock_text, stoppable
-from gpt_search.cli.tune import storage_option
+from gpt_search.cli.tune import storage_option, timing_options
 
 if TYPE_CHECKING:
     from gpt_search.measure.variance import Component, Plan
@@ -29,6 +29,13 @@ _LABEL = 11
 @click.command()
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option("--shape", multiple=True, metavar="INPUT=1x128", help="Shape of an input; may be repeated.")
+@click.option(
+    "--point",
+    multiple=True,
+    metavar="'NAME@WEIGHT INPUT=1x128 ...'",
+    help="A shape point of a dynamic model, gated and timed; repeated, for the weighted mean over points.",
+)
+@timing_options
 @click.option(
     "--knobs",
     metavar="EXPR",
@@ -63,6 +70,10 @@ _LABEL = 11
 def noise(
     model: Path,
     shape: tuple[str, ...],
+    point: tuple[str, ...],
+    timing: str,
+    streams: int | None,
+    host_copies: bool,
     knobs: str,
     rebuilds: int,
     processes: int,
@@ -77,11 +88,21 @@ def noise(
     The route is timed against itself: samples within a process, processes of one build, and
     builds. The result is stored beside the study database, where `tune` finds it.
     """
+    from gpt_search.measure.protocol import Protocol
     from gpt_search.run.config import TuneConfig
     from gpt_search.run.noise import measure_noise
     from gpt_search.workloads.inspect import parse_shapes
+    from gpt_search.workloads.points import parse_points
 
-    config = TuneConfig(model=model, knobs=knobs, backend=backend, shapes=parse_shapes(shape), storage=storage)
+    config = TuneConfig(
+        model=model,
+        knobs=knobs,
+        backend=backend,
+        shapes=parse_shapes(shape),
+        points=parse_points(point, parse_shapes(shape)),
+        storage=storage,
+        protocol=Protocol.for_timing(timing, streams or 1, host_copies),
+    )
     live = LiveProgress(None)
 
     def step(done: int, total: int, what: str) -> None:

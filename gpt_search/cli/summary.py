@@ -71,7 +71,8 @@ def print_summary(summary: StudySummary) -> None:
     )
     _print_engines(summary.engines)
     if summary.reference_ms is not None:
-        _row("reference", f"{summary.reference_ms:.4g} ms{_loss(summary.reference_worst, summary.metric)}")
+        what = timing_text(summary.timing, summary.reference_ms)
+        _row("reference", f"{summary.reference_ms:.4g} ms{what}{_loss(summary.reference_worst, summary.metric)}")
     if summary.noise is not None and summary.noise["value"] is not None:
         where = "the stored floor" if summary.noise["source"] == "floor" else "the reference's own rounds"
         _row("noise", f"{100 * summary.noise['value']:.2g} % for one value, from {where}")
@@ -87,6 +88,8 @@ def print_summary(summary: StudySummary) -> None:
             f"trial {best.trial}: {best.latency_ms:.4g} ms, {speedup_text(1 / best.ratio)} by the search's own timing "
             f"(a nomination){_loss(best.worst, summary.metric)}",
         )
+        if best.points:
+            _row("points", _points({name: 1 / ratio for name, ratio in best.points.items()}))
         _row("route", best.changes or "(the default)")
     elif best is not None:
         _row("best", "the default: no route was timed faster")
@@ -120,13 +123,16 @@ def print_confirmation(data: Mapping[str, Any], metric: str, shown_route: str | 
     _row(
         "confirmed",
         f"trial {winner['trial']}: {_interval(speedup)} ({100 * speedup['level']:g} %, "
-        f"{_count(speedup['n'], 'build')}{few}); {data['latency_ms']:.4g} ms against {data['reference_ms']:.4g} ms",
+        f"{_count(speedup['n'], 'build')}{few}); {data['latency_ms']:.4g} ms against {data['reference_ms']:.4g} ms"
+        f"{timing_text(data.get('timing', {}), data['latency_ms'])}",
     )
     _row("claimed", f"{speedup_text(winner['speedup'])} by the search's own timing: {_optimism(winner, speedup)}")
     _row("verdict", f"{data['reason']}, at a one-sided level of {50 * (1 - speedup['level']):g} %")
     if data["verdict"] != "FASTER":
         _row("answer", _KEEP)
     _print_stage_1(data)
+    if data.get("points"):
+        _row("points", _points({p["name"]: p["speedup"] for p in data["points"]}))
     _accuracy(data["accuracy"], metric)
     if winner["route"] != shown_route:
         _row("route", winner["changes"] or "(the default)")
@@ -271,6 +277,22 @@ def _print_engines(counts: EngineCounts) -> None:
         )
     if counts.rebuilt.events or (counts.rebuilt.tried and counts.fingerprints in ("MAY_SPLIT", "MAY_BOTH")):
         _row("", f"built twice: {counts.rebuilt} pairs of builds of one route have different fingerprints")
+
+
+def _points(speedups: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {speedup_text(speedup)}" for name, speedup in speedups.items())
+
+
+def timing_text(timing: Mapping[str, Any], latency_ms: float) -> str:
+    """What is timed, behind a latency; nothing for the median, which is usual. Throughput in inferences a second."""
+    statistic = timing.get("statistic", "median")
+    copies = " with host copies" if timing.get("host_copies") else ""
+    if statistic == "throughput":
+        streams = timing["streams"]
+        how = f"{streams} stream{'' if streams == 1 else 's'}"
+        return f" an inference: {1000 / latency_ms:.4g} inferences/s, {how}{copies}"
+    said = ["" if statistic == "median" else statistic, copies.strip()]
+    return f" ({' '.join(w for w in said if w)})" if any(said) else ""
 
 
 def _percent(ratio: float) -> str:

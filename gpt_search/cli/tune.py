@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 METRICS = ("l0", "l1", "l2", "lInf", "cos")
+TIMINGS = ("median", "mean", "p90", "p99", "throughput")
 REFERENCES = ("onnxruntime-fp32", "files", "default-engine")
 DEFAULT_TRIALS = 100
 _POSITIVE = Amount(0, min_open=True)
@@ -41,6 +42,28 @@ def budget_options(default: str) -> Callable[[Any], Any]:
         return function
 
     return add
+
+
+def timing_options(function: Any) -> Any:
+    """Adds `--timing`, `--streams` and `--host-copies`: what is timed."""
+    for option in (
+        click.option("--host-copies", is_flag=True, help="Time the copies between host and device too (GPU backends)."),
+        click.option(
+            "--streams",
+            type=WholeNumber(1),
+            metavar="N",
+            help="Calls in flight at a time, for `--timing throughput`.  [default: 1]",
+        ),
+        click.option(
+            "--timing",
+            type=OneOf(TIMINGS),
+            default="median",
+            show_default=True,
+            help="What is timed: a statistic of the latency, or throughput.",
+        ),
+    ):
+        function = option(function)
+    return function
 
 
 def storage_option(function: Any) -> Any:
@@ -83,6 +106,13 @@ def storage_option(function: Any) -> Any:
     help="Golden data for `files`; the float32 model for `onnxruntime-fp32` when MODEL is quantised.",
 )
 @click.option("--shape", multiple=True, metavar="INPUT=1x128", help="Shape of an input; may be repeated.")
+@click.option(
+    "--point",
+    multiple=True,
+    metavar="'NAME@WEIGHT INPUT=1x128 ...'",
+    help="A shape point of a dynamic model, gated and timed; repeated, for the weighted mean over points.",
+)
+@timing_options
 @storage_option
 @click.option("--study", metavar="NAME", help="Name of the study.  [default: MODEL-STRATEGY-SEED]")
 @click.option(
@@ -97,6 +127,10 @@ def storage_option(function: Any) -> Any:
     help="Seconds for the accuracy gate, and for a round of timing.",
 )
 @click.option("--memory-limit", type=_POSITIVE, metavar="GB", help="For a worker, in units of 10^9 bytes.")
+@click.option("--max-engine-size", type=_POSITIVE, metavar="MB", help="Largest engine allowed, in units of 10^6 bytes.")
+@click.option(
+    "--max-memory", type=_POSITIVE, metavar="MB", help="Most memory an engine may need, in units of 10^6 bytes."
+)
 @click.option("--time-infeasible", is_flag=True, help="Time routes that miss a tolerance too.")
 @click.option("--strict-trtexec", is_flag=True, help="trtexec's expression grammar to the letter.")
 @click.option("--confirm/--no-confirm", default=True, show_default=True, help="Confirm the winner on fresh builds.")
@@ -116,11 +150,17 @@ def tune(
     reference: str,
     golden: Path | None,
     shape: tuple[str, ...],
+    point: tuple[str, ...],
+    timing: str,
+    streams: int | None,
+    host_copies: bool,
     storage: str,
     study: str | None,
     timeout_build: float,
     timeout_run: float,
     memory_limit: float | None,
+    max_engine_size: float | None,
+    max_memory: float | None,
     time_infeasible: bool,
     strict_trtexec: bool,
     confirm: bool,
@@ -133,10 +173,13 @@ def tune(
     from dataclasses import replace
 
     from gpt_search.domain.budget import Budget
+    from gpt_search.domain.limits import Limits
+    from gpt_search.measure.protocol import Protocol
     from gpt_search.run.config import TuneConfig
     from gpt_search.run.confirm import confirm as confirm_study
     from gpt_search.run.tune import tune as run
     from gpt_search.workloads.inspect import parse_shapes
+    from gpt_search.workloads.points import parse_points
 
     if trials is None and seconds is None and builds is None:
         trials = DEFAULT_TRIALS
@@ -152,14 +195,17 @@ def tune(
         reference=reference,
         golden=golden,
         shapes=parse_shapes(shape),
+        points=parse_points(point, parse_shapes(shape)),
         storage=storage,
         study=study,
         builders=builders or 1,
         timeout_build_s=timeout_build,
         timeout_run_s=timeout_run,
         memory_limit_gb=memory_limit,
+        limits=Limits(max_engine_size, max_memory),
         time_infeasible=time_infeasible,
         strict_trtexec=strict_trtexec,
+        protocol=Protocol.for_timing(timing, streams or 1, host_copies),
     )
     live = LiveProgress(config.budget)
     with stoppable(live):

@@ -17,7 +17,8 @@ class Round:
     candidate_ms, reference_ms: raw samples in ms, in call order, none dropped. started_s: seconds
     since the study's session began. reference_first: which side ran first. device: clocks,
     temperature and the like, where the backend reads them; the reference's under `reference_...`.
-    launch: how the calls of both sides were made.
+    launch: how the calls of both sides were made. point: number of the workload's shape point that was timed, 0 where
+    it has one only.
     """
 
     candidate_ms: tuple[float, ...]
@@ -26,6 +27,7 @@ class Round:
     reference_first: bool = False
     device: Mapping[str, float] = field(default_factory=dict)
     launch: str = "call"
+    point: int = 0
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,10 @@ class Evaluation:
     losses: golden pair number -> output name -> loss name -> loss (NaN and infinity possible).
     violation: largest (loss - tolerance), infinity where no loss can be given, None where not measured.
     log_ratio, log_ratio_error: median over rounds of log(candidate / reference), and its standard error.
+    point_log_ratios: the log-ratio at each shape point, empty where the workload has one only.
     error_ms: standard error of latency_ms. memory_bytes: what the engine needs, where the backend says so.
+    engine_bytes: its size when saved, where known. excess: by limit of the study, used over allowed, less 1
+    (`domain.limits`).
     timed_as: number of the trial that began the samples which stand for this route, because the engines are the
         same; None where that is this trial. borrowed: how many of `rounds`, from the first, earlier trials took.
     checks: number of the trial with the same fingerprint that this one was timed to be compared with: a spot check.
@@ -52,9 +57,12 @@ class Evaluation:
     error_ms: float | None = None
     log_ratio: float | None = None
     log_ratio_error: float | None = None
+    point_log_ratios: tuple[float, ...] = ()
     rounds: tuple[Round, ...] = ()
     fingerprint: str | None = None
     memory_bytes: int | None = None
+    engine_bytes: int | None = None
+    excess: Mapping[str, float] = field(default_factory=dict)
     timed_as: int | None = None
     borrowed: int = 0
     checks: int | None = None
@@ -75,10 +83,11 @@ class Evaluation:
 
     def observation(self) -> Observation:
         """What a strategy may see of it."""
+        above = self.outcome is Outcome.LIMIT and self.excess
         return Observation(
             self.outcome,
             self.latency_ms,
-            self.violation,
+            max(self.excess.values()) if above else self.violation,
             self.fingerprint,
             dict(self.cost_s),
             self.error_ms,
@@ -97,8 +106,11 @@ class Evaluation:
             "error_ms": _number(self.error_ms),
             "log_ratio": _number(self.log_ratio),
             "log_ratio_error": _number(self.log_ratio_error),
+            **({"point_log_ratios": [_number(x) for x in self.point_log_ratios]} if self.point_log_ratios else {}),
             "fingerprint": self.fingerprint,
             "memory_bytes": self.memory_bytes,
+            **({"engine_bytes": self.engine_bytes} if self.engine_bytes is not None else {}),
+            **({"excess": {n: _number(x) for n, x in self.excess.items()}} if self.excess else {}),
             "timed_as": self.timed_as,
             # Only where it says something: borrowed is all or nothing, but for an engine with more rounds.
             **({} if self.borrowed == _borrowed(self.timed_as, len(self.rounds)) else {"borrowed": self.borrowed}),
@@ -115,6 +127,7 @@ class Evaluation:
                     "reference_first": r.reference_first,
                     **({"device": {k: _number(v) for k, v in r.device.items()}} if r.device else {}),
                     **({"launch": r.launch} if r.launch != "call" else {}),
+                    **({"point": r.point} if r.point else {}),
                 }
                 for r in self.rounds
             ],
@@ -134,8 +147,11 @@ class Evaluation:
             error_ms=_float_or_none(data["error_ms"]),
             log_ratio=_float_or_none(data["log_ratio"]),
             log_ratio_error=_float_or_none(data["log_ratio_error"]),
+            point_log_ratios=tuple(float(x) for x in data.get("point_log_ratios", ())),
             fingerprint=data["fingerprint"],
             memory_bytes=data["memory_bytes"],
+            engine_bytes=data.get("engine_bytes"),
+            excess={str(n): float(x) for n, x in data.get("excess", {}).items()},
             timed_as=data["timed_as"],
             borrowed=int(data.get("borrowed", _borrowed(data["timed_as"], len(data["rounds"])))),
             checks=data.get("checks"),
@@ -151,6 +167,7 @@ class Evaluation:
                     bool(r["reference_first"]),
                     {str(k): float(v) for k, v in r.get("device", {}).items()},
                     str(r.get("launch", "call")),
+                    int(r.get("point", 0)),
                 )
                 for r in data["rounds"]
             ),

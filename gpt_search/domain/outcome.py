@@ -26,6 +26,7 @@ class Outcome(enum.IntEnum):
     CRASH = 3, "the worker process died, or answered with garbage"
     TIMEOUT = 4, "a phase took longer than its limit"
     MEMORY = 5, "the worker process needed more memory than its limit"
+    LIMIT = 6, "the engine is larger, or needs more memory, than the study allows"
 
     @property
     def feasible(self) -> bool:
@@ -59,7 +60,8 @@ class Observation(NamedTuple):
     outcome: how it ended.
     latency_ms: the paired estimate of the latency, in ms; None where the engine was not timed.
     violation: largest (loss - tolerance) over outputs and golden pairs, feasible when < 0; None
-        where losses were not measured; infinity where no loss can be given (NaN, wrong shape).
+        where losses were not measured; infinity where no loss can be given (NaN, wrong shape). Of an
+        engine above a limit (`Outcome.LIMIT`) the largest used / allowed - 1.
     fingerprint: digest of the program in the engine; None where the backend gives none.
     cost_s: seconds spent, by phase name ("start", "build", "gate", "time").
     error_ms: standard error of `latency_ms`, in ms; None where it is unknown.

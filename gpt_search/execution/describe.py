@@ -21,12 +21,14 @@ class Description:
     """database: the installed compiler's knobs. environment: what must be equal for records to be comparable.
 
     own_workload: whether the backend has a form of model of its own, and the method `own_workload` that reads it.
+    metrics: what it can time (`Capabilities.metrics`).
     """
 
     database: KnobDatabase
     environment: Mapping[str, str]
     fingerprint: Fingerprints
     own_workload: bool = False
+    metrics: tuple[str, ...] = ("latency",)
 
 
 def describe_backend(name: str) -> Description:
@@ -49,4 +51,5 @@ def describe_backend(name: str) -> Description:
         environment(facts),
         Fingerprints[ready["fingerprint"]],
         ready["own_workload"],
+        tuple(ready["metrics"]),
     )

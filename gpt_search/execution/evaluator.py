@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +18,7 @@ from gpt_search.accuracy.gate import Tolerances, judge
 from gpt_search.accuracy.losses import ATOL, RTOL
 from gpt_search.backends.base import BuildOptions, Capabilities, Fingerprints, Placement
 from gpt_search.domain.evaluation import Evaluation, Round
+from gpt_search.domain.limits import Limits, excess_text
 from gpt_search.domain.outcome import Outcome, Phase
 from gpt_search.domain.route import Route
 from gpt_search.domain.workload import Workload
@@ -26,9 +26,10 @@ from gpt_search.execution.devices import DeviceLock, build_lock_shared
 from gpt_search.execution.environment import environment
 from gpt_search.execution.launcher import Worker, WorkerFailed, WorkerSpec
 from gpt_search.execution.rounds import CANDIDATE, REFERENCE, Comparison, ReferenceFailed, Side, Timing
-from gpt_search.measure.paired import log_ratio_of, paired_estimate
+from gpt_search.measure.paired import latency_of, paired_estimate, point_log_ratios, section_log_ratios
 from gpt_search.measure.protocol import Protocol
 from gpt_search.measure.sequential import Best, Decision, decide_on
+from gpt_search.measure.statistic import Statistic
 
 
 class Reuse(enum.Enum):
@@ -69,7 +70,8 @@ class EvaluatorSettings:
     in messages and records. timeout_build_s: for a build. timeout_run_s: for the gate, and for one
     turn of timing. memory_limit_gb: in units of 10^9 bytes, for a worker and all that it starts,
     interpreter and libraries included (see `worker` and `launcher`); None for no limit.
-    time_infeasible: routes that miss a tolerance are timed too. log_dir: for the workers' logs.
+    limits: on what an engine may take. time_infeasible: routes that miss a tolerance are timed too. log_dir: for the
+    workers' logs.
     """
 
     backend: str
@@ -82,8 +84,14 @@ class EvaluatorSettings:
     timeout_build_s: float = 600.0
     timeout_run_s: float = 60.0
     memory_limit_gb: float | None = None
+    limits: Limits = field(default_factory=Limits)
     time_infeasible: bool = False
     log_dir: Path | None = None
+
+    @property
+    def statistic(self) -> Statistic:
+        """What sums up the samples, over the workload's shape points."""
+        return self.protocol.statistic(self.workload.weights)
 
     def worker_spec(self) -> WorkerSpec:
         """What the workers are told."""
@@ -348,6 +356,8 @@ class Evaluator:
         self._build(run, route, seed)
         if run.pair is not None and both and not run.pair.reference_first:
             self._build_reference(run, seed)
+        if (above := self._above_limit(run, last=False)) is not None:
+            return above
         if run.until is Phase.BUILD:
             return run.evaluation(Outcome.OK)
         fingerprint = run.facts["fingerprint"]
@@ -355,11 +365,15 @@ class Evaluator:
         same = earlier.found if earlier is not None and self.capabilities.fingerprint.equal_is_same else None
         if same is not None and same.violation is not None:
             run.facts |= {"losses": same.losses, "violation": same.violation}
+            if run.facts["memory_bytes"] is None:
+                run.facts["memory_bytes"] = same.memory_bytes  # some backends tell it after the gate
             outcome = Outcome.OK if same.violation < 0 else Outcome.ACCURACY
         elif same is not None and same.failed:
             return self._failed_before(run, earlier)
         else:
             outcome = self._gate(run)
+        if (above := self._above_limit(run, last=True)) is not None:
+            return above
         if run.until is Phase.GATE or (outcome is Outcome.ACCURACY and not self.settings.time_infeasible):
             return run.evaluation(outcome)
         if same is not None and same.failed:
@@ -374,6 +388,8 @@ class Evaluator:
         assert earlier is not None
         found = earlier.found
         words = found.message or found.outcome.explanation
+        if found.excess:
+            run.facts["excess"] = found.excess
         return run.evaluation(found.outcome, message=f"the same engine as in trial {earlier.trial}, where: {words}")
 
     def _samples(
@@ -384,7 +400,7 @@ class Evaluator:
         if earlier is None or not earlier.found.rounds or earlier.reuse is Reuse.NOTHING:
             timing = self._time(run, best, seed, trial, protocol)
             if first:
-                self.reference_latency_ms = median(median(r.reference_ms) for r in timing.rounds)
+                self.reference_latency_ms = latency_of(timing.rounds, "reference", self.settings.statistic)
             return self._value(timing.rounds, first=first) | {"raced": timing.raced, "notes": timing.notes}
         if earlier.reuse is Reuse.CHECK:
             # As many rounds at least as builds are compared by: few would tell no difference.
@@ -395,12 +411,21 @@ class Evaluator:
             return self._value(timing.rounds, first=False) | facts
         found = earlier.found
         shared: dict[str, Any] = {"timed_as": earlier.trial, "borrowed": len(found.rounds)}
-        log_ratios = [log_ratio_of(r) for r in found.rounds]
+        log_ratios = section_log_ratios(found.rounds, self.settings.statistic)
         if earlier.reuse is Reuse.TAKE or (
             earlier.reuse is Reuse.EXTEND
             and decide_on(log_ratios, best, protocol, earlier.trial) is not Decision.CONTINUE
         ):
-            names = ("rounds", "latency_ms", "error_ms", "log_ratio", "log_ratio_error", "raced", "notes")
+            names = (
+                "rounds",
+                "latency_ms",
+                "error_ms",
+                "log_ratio",
+                "log_ratio_error",
+                "point_log_ratios",
+                "raced",
+                "notes",
+            )
             return shared | {name: getattr(found, name) for name in names}
         afresh = earlier.reuse is Reuse.ADD
         timing = self._time(run, best, seed, earlier.trial, protocol, log_ratios, afresh=afresh)
@@ -421,6 +446,22 @@ class Evaluator:
                     built = self._ask_build(worker, CANDIDATE, route, seed)
         run.facts["fingerprint"] = built["fingerprint"]
         run.facts["memory_bytes"] = built["memory_bytes"]
+        run.facts["engine_bytes"] = built["engine_bytes"]
+        if built["engine_bytes"] is None and self.settings.limits.size_mb is not None:
+            with run.phase("save"):
+                saved = worker.ask("save", {"slot": CANDIDATE}, timeout_s=self.settings.timeout_build_s, phase="save")
+            run.facts["engine_bytes"] = saved.arrays["data"].nbytes
+
+    def _above_limit(self, run: _Run, *, last: bool) -> Evaluation | None:
+        """The evaluation of an engine above a limit, as soon as that is known. last: what is still unknown stays so."""
+        excess = self.settings.limits.excess(run.facts["engine_bytes"], run.facts["memory_bytes"])
+        if not last:
+            excess = {name: x for name, x in excess.items() if math.isfinite(x)}
+        if excess:
+            run.facts["excess"] = excess
+        if all(x <= 0 for x in excess.values()):
+            return None
+        return run.evaluation(Outcome.LIMIT, message=excess_text(excess))
 
     @contextmanager
     def _building(self, run: _Run) -> Iterator[None]:
@@ -500,6 +541,7 @@ class Evaluator:
                 settings.timeout_run_s,
                 self._clock,
                 self._warm,
+                settings.workload.weights,
             )
             began = time.perf_counter()
             run.reached.append("time")
@@ -513,14 +555,19 @@ class Evaluator:
         return time.monotonic() - self._began
 
     def _value(self, rounds: Sequence[Round], *, first: bool) -> dict[str, Any]:
-        estimate = paired_estimate(rounds)
+        statistic = self.settings.statistic
+        estimate = paired_estimate(rounds, statistic)
         assert self.reference_latency_ms is not None
         log_ratio = 0.0 if first else estimate.log_ratio
         latency = math.exp(log_ratio) * self.reference_latency_ms
+        points: tuple[float, ...] = ()
+        if statistic.points > 1:
+            points = (0.0,) * statistic.points if first else point_log_ratios(rounds, statistic)
         return {
             "rounds": tuple(rounds),
             "log_ratio": log_ratio,
             "log_ratio_error": estimate.error,
+            "point_log_ratios": points,
             "latency_ms": latency,
             "error_ms": latency * estimate.error,
         }

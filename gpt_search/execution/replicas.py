@@ -85,6 +85,7 @@ def time_pair(settings: EvaluatorSettings, pair: BuiltPair, seed: int, clock: Ca
             seed,
             settings.timeout_run_s,
             clock,
+            weights=settings.workload.weights,
         )
         rounds = comparison.run(None).rounds
         seconds = time.perf_counter() - began - waited

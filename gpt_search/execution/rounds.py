@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 from gpt_search.domain.evaluation import Round
 from gpt_search.domain.outcome import Outcome
 from gpt_search.execution.launcher import Worker, WorkerFailed
-from gpt_search.measure.paired import log_ratio_of
+from gpt_search.measure.paired import Sections
 from gpt_search.measure.protocol import Protocol
 from gpt_search.measure.sampling import MIN_SAMPLES, is_steady
 from gpt_search.measure.sequential import Best, Decision, decide_on
@@ -57,9 +57,17 @@ class Side:
     slot: str
 
     def time(
-        self, number: int, protocol: Protocol, seed: int, timeout_s: float | None, launch: str | None = None
+        self,
+        number: int,
+        protocol: Protocol,
+        seed: int,
+        timeout_s: float | None,
+        launch: str | None = None,
+        point: int = 0,
     ) -> Block:
         """One round on this side. number: of the round, below 0 for warm-up. launch: as `TimingRequest.launch`.
+
+        point: of the workload's shape points.
 
         Raises WorkerFailed, also for samples that are not positive, finite numbers.
         """
@@ -68,8 +76,11 @@ class Side:
             {
                 "slot": self.slot,
                 "seconds": protocol.round_seconds,
-                "min_calls": 1,
+                "min_calls": fewest_calls(protocol),
                 "max_calls": 100_000,
+                "streams": protocol.streams,
+                "host_copies": protocol.host_copies,
+                "point": point,
                 # One call unmeasured: caches and threads have to wake up after the other side's turn.
                 "warmup_calls": 1 if number >= 0 else 0,
                 "seed": seed,
@@ -89,15 +100,28 @@ class Side:
         return Block(samples, fields["simulated"], fields["launch"], device, fields["launch_note"], fields["again"])
 
 
-def warm_up(side: Side, protocol: Protocol, seed: int, timeout_s: float | None) -> None:
-    """Runs one side until its samples are steady, within the protocol's limits. Raises WorkerFailed.
+def fewest_calls(protocol: Protocol) -> int:
+    """Calls of one turn at least: a section of a tail quantile of a slow engine is cut into 50 turns at most.
+
+    With streams, so many that each of them is at work a few times.
+    """
+    return max(1, protocol.statistic().samples // 50, 4 * protocol.streams if protocol.streams > 1 else 1)
+
+
+def warm_up(side: Side, protocol: Protocol, seed: int, timeout_s: float | None, points: int = 1) -> None:
+    """Runs one side until its samples are steady at each point, within the protocol's limits. Raises WorkerFailed.
 
     Time is counted in samples, so that a simulated engine warms up by the same rule.
     """
+    for point in range(points):
+        _warm_up(side, protocol, seed, timeout_s, point)
+
+
+def _warm_up(side: Side, protocol: Protocol, seed: int, timeout_s: float | None, point: int) -> None:
     samples: list[float] = []
     seconds, number = 0.0, -1_000_000
     while seconds < protocol.warmup_limit_seconds:
-        block = side.time(number, protocol, seed, timeout_s)
+        block = side.time(number, protocol, seed, timeout_s, point=point)
         samples.extend(block.samples_ms)
         seconds += sum(block.samples_ms) / 1000
         number += 1
@@ -129,7 +153,8 @@ class Comparison:
     died; asked before each of its turns. Where the two sides are different workers, the idle one is
     stopped. timeout_s: for one turn. clock: seconds since the session began, for `Round.started_s`;
     simulated engines count their samples instead. warm: workers whose reference engine has been warmed
-    up in full before; they get one unmeasured round to wake up again.
+    up in full before; they get one unmeasured round to wake up again. weights: of the workload's shape
+    points, which rounds take in turn.
     """
 
     candidate: Side
@@ -139,6 +164,7 @@ class Comparison:
     timeout_s: float | None
     clock: Callable[[], float]
     warm: set[Worker] = field(default_factory=set)
+    weights: tuple[float, ...] = (1.0,)
     _awake: Worker | None = None
     _apart: bool = True
     _launch: str | None = None
@@ -147,7 +173,7 @@ class Comparison:
     def run(self, best: Best | None, trial: int = 1, earlier: Sequence[float] = (), *, afresh: bool = True) -> Timing:
         """Times until the racing rule ends it. best, trial: as `measure.sequential.decide` takes them.
 
-        earlier: log-ratios of rounds that this engine was timed in before, whose sequence is continued; the new
+        earlier: log-ratios of sections of rounds that this engine was timed in before, whose sequence is continued; the new
         rounds are returned. afresh: the fewest and the most rounds count the new ones alone.
 
         A round in which the reference dies is repeated with a new one, once: its other half is no
@@ -158,10 +184,10 @@ class Comparison:
         Raises WorkerFailed for the candidate, ReferenceFailed.
         """
         self._repeated(self._reference_ready)
-        warm_up(self.candidate, self.protocol, self.seed, self.timeout_s)
+        warm_up(self.candidate, self.protocol, self.seed, self.timeout_s, len(self.weights))
         rounds: list[Round] = []
-        log_ratios = list(earlier)
-        uncounted = len(log_ratios) if afresh else 0
+        sections = Sections(self.protocol.statistic(self.weights), earlier)
+        uncounted = len(earlier) if afresh else 0
         simulated_s = 0.0
         decision = Decision.CONTINUE
         while decision is Decision.CONTINUE:
@@ -173,8 +199,8 @@ class Comparison:
                 round_ = replace(round_, started_s=simulated_s)
                 simulated_s += (sum(round_.candidate_ms) + sum(round_.reference_ms)) / 1000
             rounds.append(round_)
-            log_ratios.append(log_ratio_of(round_))
-            decision = decide_on(log_ratios, best, self.protocol, trial, uncounted)
+            if sections.add(round_):
+                decision = decide_on(sections.log_ratios, best, self.protocol, trial, uncounted)
         notes = tuple(f"{text} ({n} times)" if n > 1 else text for text, n in self._notes.items())
         return Timing(tuple(rounds), decision is Decision.CLEARLY_WORSE, notes)
 
@@ -192,6 +218,7 @@ class Comparison:
 
     def _round(self, number: int) -> tuple[Round, bool, str]:
         """One round, whether it is simulated, and why it should be taken again, if so."""
+        point = number % len(self.weights)
         mine, theirs, started, reference_first = self._turns(number)
         if mine.launch != theirs.launch and self._launch is None and (mine.launch_note or theirs.launch_note):
             # The first round of an engine that cannot be launched as the other: it is no pair.
@@ -202,33 +229,34 @@ class Comparison:
         if mine.launch != theirs.launch:
             raise RuntimeError(f"the two sides of a pair were launched differently: {mine.launch}, {theirs.launch}")
         device = mine.device | {f"reference_{k}": v for k, v in theirs.device.items()}
-        round_ = Round(mine.samples_ms, theirs.samples_ms, started, reference_first, device, mine.launch)
+        round_ = Round(mine.samples_ms, theirs.samples_ms, started, reference_first, device, mine.launch, point)
         again = mine.again or theirs.again
         if not again and max(mine.device.get("throttled", 0.0), theirs.device.get("throttled", 0.0)) > 0:
             self._note("a round was throttled and kept")
         return round_, mine.simulated, again
 
     def _turns(self, number: int) -> tuple[Block, Block, float, bool]:
-        reference_first = (number + self.seed) % 2 == 1
+        turn, point = divmod(number, len(self.weights))
+        reference_first = (turn + point + self.seed) % 2 == 1  # alternates at each point
         started = self.clock()
         if reference_first:
-            theirs = self._reference_turn(number)
-            mine = self._candidate_turn(number)
+            theirs = self._reference_turn(number, point)
+            mine = self._candidate_turn(number, point)
         else:
-            mine = self._candidate_turn(number)
-            theirs = self._reference_turn(number)
+            mine = self._candidate_turn(number, point)
+            theirs = self._reference_turn(number, point)
         return mine, theirs, started, reference_first
 
-    def _candidate_turn(self, number: int) -> Block:
-        block = self.candidate.time(number, self.protocol, self.seed, self.timeout_s, self._launch)
+    def _candidate_turn(self, number: int, point: int) -> Block:
+        block = self.candidate.time(number, self.protocol, self.seed, self.timeout_s, self._launch, point)
         if self._apart:
             self.candidate.worker.pause()
         return block
 
-    def _reference_turn(self, number: int) -> Block:
+    def _reference_turn(self, number: int, point: int) -> Block:
         side = self._reference_ready()
         with self._blaming_reference():
-            block = side.time(number, self.protocol, self.seed, self.timeout_s, self._launch)
+            block = side.time(number, self.protocol, self.seed, self.timeout_s, self._launch, point)
         if self._apart:
             side.worker.pause()
         return block
@@ -244,7 +272,7 @@ class Comparison:
                 if side.worker in self.warm:
                     side.time(-1, self.protocol, self.seed, self.timeout_s)
                 else:
-                    warm_up(side, self.protocol, self.seed, self.timeout_s)
+                    warm_up(side, self.protocol, self.seed, self.timeout_s, len(self.weights))
                     self.warm.add(side.worker)
                 self._awake = side.worker
                 if self._apart:

@@ -34,7 +34,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpt_search.accuracy.losses import losses_of_pair
-from gpt_search.backends.base import Backend, BuildError, BuildOptions, Engine, MemoryLimitError, TimingRequest
+from gpt_search.backends.base import (
+    Backend,
+    BuildError,
+    BuildOptions,
+    Engine,
+    MemoryLimitError,
+    TimingRequest,
+    timing_refusal,
+)
 from gpt_search.domain.errors import InputError
 from gpt_search.domain.outcome import Outcome
 from gpt_search.domain.route import Route
@@ -170,13 +178,14 @@ class Server:
 
     def _keep(self, slot: str, engine: Engine, request: Message, seconds: float) -> Message:
         self._engines[slot] = engine
-        memory = engine.memory_bytes
+        memory, size = engine.memory_bytes, getattr(engine, "size_bytes", None)
         return Message(
             "built",
             request.id,
             {
                 "fingerprint": engine.fingerprint,
                 "memory_bytes": None if memory is None else int(memory),
+                "engine_bytes": None if size is None else int(size),
                 "seconds": seconds,
             },
         )
@@ -196,21 +205,32 @@ class Server:
         return Message("outputs", request.id, arrays=self._engine(request).infer(request.arrays))
 
     def _time(self, request: Message) -> Message:
-        backend, _ = self._ready()
+        backend, workload = self._ready()
         engine, fields = self._engine(request), request.fields
+        streams, host_copies = fields["streams"], fields["host_copies"]
+        refusal = timing_refusal(backend.capabilities.metrics, streams, host_copies)
+        if refusal is not None:
+            raise InputError(refusal)
         addressed = getattr(engine, "simulate_round", None)
         if addressed is not None:
             addressed(fields["seed"], fields["round"], fields["slot"])
         result = engine.time(
             TimingRequest(
-                self._golden_pairs()[0].inputs,
+                workload.pair_at(fields["point"], self._golden_pairs()).inputs,
                 float(fields["seconds"]),
                 fields["min_calls"],
                 fields["max_calls"],
                 fields["warmup_calls"],
+                streams,
+                host_copies,
                 launch=fields["launch"],
             )
         )
+        if (result.streams, result.host_copies) != (streams, host_copies):
+            raise RuntimeError(
+                f"the backend timed {result.streams} streams, host copies {result.host_copies}; "
+                f"asked for were {streams} and {host_copies}"
+            )
         state: Mapping[str, float] = getattr(backend, "device_state", dict)() | dict(result.device)
         samples = np.asarray(result.samples_ms, np.float64)
         return Message(

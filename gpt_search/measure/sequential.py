@@ -41,7 +41,7 @@ from typing import NamedTuple
 
 from gpt_search.domain.evaluation import Round
 from gpt_search.measure.confidence import bounds, spread_of
-from gpt_search.measure.paired import estimate_of, log_ratio_of
+from gpt_search.measure.paired import error_rule, section_log_ratios
 from gpt_search.measure.protocol import Protocol
 
 SPREAD_SHARE = 0.5
@@ -81,9 +81,10 @@ class Field:
     best: Best | None
     """None before a feasible route was timed."""
 
-    def __init__(self, protocol: Protocol) -> None:
-        """Nothing was timed yet."""
+    def __init__(self, protocol: Protocol, weights: tuple[float, ...] = (1.0,)) -> None:
+        """Nothing was timed yet. weights: of the workload's shape points."""
         self.best = None
+        self._statistic = protocol.statistic(weights)
         self._protocol = protocol
         self._upper = math.inf
         self._spreads: list[float] = []
@@ -95,7 +96,7 @@ class Field:
         The reference, trial 0, has the log-ratio 0 by definition, without error.
         Raises ValueError for rounds that `paired_estimate` refuses.
         """
-        log_ratios = [log_ratio_of(r) for r in rounds]
+        log_ratios = section_log_ratios(rounds, self._statistic)
         if len(log_ratios) < 2:
             return
         before, found_spread = self._spread_of.get(trial), spread_of(log_ratios)
@@ -111,12 +112,19 @@ class Field:
             self.best = Best(self._upper, spread)
 
 
-def decide(rounds: Sequence[Round], best: Best | None, protocol: Protocol, trial: int = 1) -> Decision:
+def decide(
+    rounds: Sequence[Round],
+    best: Best | None,
+    protocol: Protocol,
+    trial: int = 1,
+    weights: tuple[float, ...] = (1.0,),
+) -> Decision:
     """Whether to go on timing a route after these rounds.
 
     best: of the `Field` of routes so far, or None while there is none.
     trial: the number of the trial that began this sequence of rounds, from 1; it says what share of alpha the
-    sequence may spend, so no two sequences of a study may have the same. From `protocol.min_rounds` rounds on:
+    sequence may spend, so no two sequences of a study may have the same. weights: of the workload's shape points.
+    From `protocol.min_rounds` rounds on (sections of them, `measure.paired`):
 
     - CLEARLY_WORSE when the route's lower bound lies above the best's upper bound;
     - else ENOUGH at `max_rounds`, or when the standard error has come down to `contender_error`: a route that
@@ -126,13 +134,13 @@ def decide(rounds: Sequence[Round], best: Best | None, protocol: Protocol, trial
     """
     if len(rounds) < protocol.min_rounds:
         return Decision.CONTINUE
-    return decide_on([log_ratio_of(r) for r in rounds], best, protocol, trial)
+    return decide_on(section_log_ratios(rounds, protocol.statistic(weights)), best, protocol, trial)
 
 
 def decide_on(
     log_ratios: Sequence[float], best: Best | None, protocol: Protocol, trial: int = 1, uncounted: int = 0
 ) -> Decision:
-    """The rule of `decide` on the rounds' log-ratios (`paired.log_ratio_of`).
+    """The rule of `decide` on the sections' log-ratios (`paired.section_log_ratios`).
 
     uncounted: how many of the first do not count for the fewest and the most rounds, because whoever asks
     wants new ones; bounds and error rest on all of them.
@@ -145,4 +153,5 @@ def decide_on(
     if n >= protocol.max_rounds:
         return Decision.ENOUGH
     target = protocol.target_error if best is None else protocol.contender_error
-    return Decision.ENOUGH if estimate_of(log_ratios).error <= target else Decision.CONTINUE
+    error = error_rule(protocol.statistic())(log_ratios)
+    return Decision.ENOUGH if error <= target else Decision.CONTINUE

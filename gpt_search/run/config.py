@@ -10,6 +10,8 @@ from pathlib import Path
 from gpt_search.accuracy.golden import DEFAULT_ENGINE, FILES, GOLDEN_KINDS, ONNXRUNTIME_FP32
 from gpt_search.domain.budget import Budget
 from gpt_search.domain.errors import InputError, did_you_mean
+from gpt_search.domain.limits import Limits
+from gpt_search.domain.workload import Point
 from gpt_search.measure.protocol import Protocol
 
 DEFAULT_KNOBS = "-*=[*]"
@@ -23,10 +25,12 @@ class TuneConfig:
     model: the model file. knobs: an expression (see `parse_expression`); all closed knobs by default.
     strategy: a spec for `load_strategy`. tolerances: texts as in `--tolerance`. reference: where
     golden outputs come from. golden: the user's golden data for "files", or the float32 model that
-    "onnxruntime-fp32" runs in place of a quantised one. shapes: input name -> concrete shape.
+    "onnxruntime-fp32" runs in place of a quantised one. shapes: input name -> concrete shape. points: of a
+    dynamic model, in place of `shapes`; each is gated and timed.
     storage: path or Optuna URL. study: name, or None for one made from model, strategy and seed.
     builders: routes built at the same time. memory_limit_gb: per worker, 10^9 bytes.
-    pairs: number of golden pairs to make. confirm: whether to confirm the winner at the end.
+    limits: on an engine's size and memory, as constraints.
+    pairs: number of golden pairs to make, at each point. confirm: whether to confirm the winner at the end.
     """
 
     model: Path
@@ -40,12 +44,14 @@ class TuneConfig:
     reference: str = ONNXRUNTIME_FP32
     golden: Path | None = None
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    points: tuple[Point, ...] = ()
     storage: str = "./gpt_search.journal"
     study: str | None = None
     builders: int = 1
     timeout_build_s: float = 600.0
     timeout_run_s: float = 60.0
     memory_limit_gb: float | None = None
+    limits: Limits = field(default_factory=Limits)
     pairs: int = 2
     time_infeasible: bool = False
     strict_trtexec: bool = False
@@ -68,6 +74,8 @@ class TuneConfig:
             ("--timeout-build", self.timeout_build_s),
             ("--timeout-run", self.timeout_run_s),
             ("--memory-limit", self.memory_limit_gb),
+            ("--max-engine-size", self.limits.size_mb),
+            ("--max-memory", self.limits.memory_mb),
             ("the number of golden pairs", self.pairs),
         ):
             if value is not None and not 0 < value < math.inf:

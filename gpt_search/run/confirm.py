@@ -21,8 +21,8 @@ from gpt_search.domain.route import Route
 from gpt_search.domain.streams import Streams, seed_from
 from gpt_search.measure.intervals import Interval, Verdict, ratio_interval, simultaneous_intervals, verdict
 from gpt_search.run.kept import Keeper, kept_names
-from gpt_search.run.rebuild import every_round, log_ratio, median_ms, rebuild_pair
-from gpt_search.run.result import Nominee, accuracy_json
+from gpt_search.run.rebuild import every_round, log_ratio, median_ms, points_json, rebuild_pair
+from gpt_search.run.result import Nominee, accuracy_json, timing_json
 from gpt_search.run.setup import Prepared
 from gpt_search.run.show import history_of, nominate
 from gpt_search.run.tune import prepared_for
@@ -204,8 +204,10 @@ class _Run:
             "keep_default": found.keep_default,
             "reason": reason,
             "accuracy": accuracy_json(worst(losses, self.prepared.tolerances)) if winner and losses else None,
-            "reference_ms": median_ms(stage_2, "reference_ms"),
-            "latency_ms": median_ms(stage_2, "candidate_ms"),
+            **points_json(stage_2, self.prepared.workload),
+            "timing": timing_json(self.prepared.protocol),
+            "reference_ms": median_ms(stage_2, "reference", self.prepared.statistic),
+            "latency_ms": median_ms(stage_2, "candidate", self.prepared.statistic),
             "stage_1_intervals": stage_1_intervals(stage_1),
             "stage_1": {str(t): [e.to_json() for e in es] for t, es in stage_1.items()},
             "stage_2": [e.to_json() for e in stage_2],

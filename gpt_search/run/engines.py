@@ -27,7 +27,7 @@ from gpt_search.domain.streams import Streams, seed_from
 from gpt_search.execution.evaluator import Earlier, Known, Reuse
 from gpt_search.measure.intervals import Share, share
 from gpt_search.measure.merging import Difference, difference
-from gpt_search.measure.paired import log_ratio_of
+from gpt_search.measure.paired import section_log_ratios
 from gpt_search.measure.protocol import Protocol
 from gpt_search.measure.sequential import Field
 from gpt_search.store.study import Row
@@ -52,9 +52,10 @@ class Engines:
     be set when trial 0 has told it. checks: the spot checks so far, in completion order.
     """
 
-    def __init__(self, protocol: Protocol, kind: Fingerprints, seed: int) -> None:
-        """kind: what the backend's fingerprints mean. seed: of the study."""
-        self.race = Field(protocol)
+    def __init__(self, protocol: Protocol, kind: Fingerprints, seed: int, weights: tuple[float, ...] = (1.0,)) -> None:
+        """kind: what the backend's fingerprints mean. seed: of the study. weights: of the workload's shape points."""
+        self.race = Field(protocol, weights)
+        self._statistic = protocol.statistic(weights)
         self._protocol = protocol
         self.between = 0.0
         self.checks: list[SpotCheck] = []
@@ -142,7 +143,7 @@ class Engines:
     def _compare(self, trial: int, fingerprint: str, found: Evaluation) -> None:
         against, other = self._known[fingerprint]
         assert against == found.checks
-        first, second = ([log_ratio_of(r) for r in e.rounds] for e in (other, found))
+        first, second = (section_log_ratios(e.rounds, self._statistic) for e in (other, found))
         fixed = second[: max(self._protocol.min_rounds, self._protocol.build_rounds)]
         found_difference = difference(first, fixed, self.between, len(self.checks) + 1)
         check = SpotCheck(trial, against, fingerprint, found_difference)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from gpt_search.backends.base import BuildOptions
 from gpt_search.domain.digest import digest_of, digest_of_file
 from gpt_search.domain.errors import InputError
 from gpt_search.domain.route import Route
-from gpt_search.domain.workload import GoldenPair
+from gpt_search.domain.workload import GoldenPair, Workload
 from gpt_search.execution.engines import infer_with
 from gpt_search.execution.launcher import WorkerFailed
 from gpt_search.run.config import TuneConfig
@@ -60,6 +60,7 @@ def prepare_golden(
     if kind == FILES:
         assert config.golden is not None
         pairs = read_user_golden(config.golden, model.inputs, model.outputs)
+        _check_points(model.workload, pairs, config.golden)
         return Golden(_saved(folder, pairs, {"kind": kind, "content": golden_digest(pairs)}), kind)
     info: dict[str, Any] = {"kind": kind, "model": model.workload.digest, "seed": INPUT_SEED, "pairs": config.pairs}
     if model.golden is not None:
@@ -88,6 +89,19 @@ def prepare_golden(
                 '"low,high"), or bring golden data with --reference files'
             ) from None
     return Golden(_saved(folder, pairs, info), kind)
+
+
+def _check_points(workload: Workload, pairs: Sequence[GoldenPair], where: Path) -> None:
+    """Raises InputError where a pair is of no shape point, or a point has no pair."""
+    found = [workload.point_of(pair) for pair in pairs]
+    if None in found:
+        raise InputError(
+            f"--golden {where}: pair {found.index(None)} has the input shapes of none of the points "
+            f"({', '.join(p.name for p in workload.points)})"
+        )
+    for number, point in enumerate(workload.points):
+        if number not in found:
+            raise InputError(f"--golden {where}: no pair has the input shapes of point {point.name!r}; each needs one")
 
 
 def _from_default_engine(config: TuneConfig, model: Model, reference: Route, backend: str) -> list[GoldenPair]:

@@ -15,8 +15,6 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-import numpy as np
-
 from gpt_search.domain.errors import InputError
 from gpt_search.domain.evaluation import Evaluation, Round
 from gpt_search.domain.streams import seed_from
@@ -24,8 +22,9 @@ from gpt_search.execution.launcher import WorkerFailed
 from gpt_search.execution.replicas import TimedPair, build_pair, time_pair
 from gpt_search.execution.rounds import ReferenceFailed
 from gpt_search.measure.intervals import Share, share
-from gpt_search.measure.paired import log_ratio_of, paired_estimate
+from gpt_search.measure.paired import Sections, latency_of, paired_estimate
 from gpt_search.measure.protocol import Protocol
+from gpt_search.measure.statistic import MEDIAN, Statistic
 from gpt_search.measure.variance import (
     Components,
     Costs,
@@ -150,6 +149,7 @@ def measure_noise(
     timed, prints, build_s = _replicas(prepared, rebuilds, processes, rounds, step)
     all_processes = [process for rebuild in timed for process in rebuild]
     every_round = [r for process in all_processes for r in process.rounds]
+    samples = [[_samples(p.rounds, few, prepared.statistic) for p in rebuild] for rebuild in timed]
     floor = NoiseFloor(
         model=str(prepared.workload.model),
         backend=prepared.backend,
@@ -159,13 +159,13 @@ def measure_noise(
         rounds=rounds,
         min_rounds=few,
         confirm_samples=prepared.protocol.build_rounds / few,
-        components=variance_components([[_samples(p.rounds, few) for p in rebuild] for rebuild in timed]),
+        components=variance_components(samples),
         costs=Costs(
             build_s,
             fmean(p.process_s for p in all_processes),
-            few * fmean(p.round_s for p in all_processes),
+            few * fmean(p.round_s * len(p.rounds) / rounds for p in all_processes),
         ),
-        reference_ms=median(median(r.reference_ms) for r in every_round),
+        reference_ms=latency_of(every_round, "reference", prepared.statistic),
         rounds_ms=tuple(tuple(tuple(map(_round_json, p.rounds)) for p in rebuild) for rebuild in timed),
         fingerprints=prints,
         measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -208,10 +208,16 @@ def _replicas(
     return found, tuple(prints), fmean(build_s)
 
 
-def _samples(rounds: Sequence[Round], few: int) -> list[float]:
-    """Medians of consecutive `few` rounds' log-ratios: what a study estimates a value by, at the least."""
-    x = np.array([log_ratio_of(r) for r in rounds]).reshape(-1, few)
-    return [float(m) for m in np.median(x, axis=1)]
+def _samples(rounds: Sequence[Round], few: int, statistic: Statistic) -> list[float]:
+    """Estimates from `few` consecutive sections each: what a study estimates a value by, at the least."""
+    found: list[float] = []
+    sections, chunk = Sections(statistic), list[Round]()
+    for round_ in rounds:
+        chunk.append(round_)
+        if sections.add(round_) and len(sections.log_ratios) % few == 0:
+            found.append(paired_estimate(chunk, statistic).log_ratio)
+            chunk = []
+    return found
 
 
 def _round_json(found: Round) -> dict[str, Any]:
@@ -252,7 +258,10 @@ def settle_noise(store: StudyStore, prepared: Prepared, reference: Evaluation, *
             if "fingerprints" in floor:
                 fact["fingerprints"] = floor["fingerprints"]
         else:
-            fact = {"value": calibrated_noise(reference.rounds, prepared.protocol), "source": "calibration"}
+            fact = {
+                "value": calibrated_noise(reference.rounds, prepared.protocol, prepared.statistic),
+                "source": "calibration",
+            }
         store.set_attr(FACT, fact)
     return stored_noise(store)
 
@@ -287,7 +296,7 @@ def stored_noise(store: StudyStore) -> float | None:
     return None if fact is None or fact["value"] is None else float(fact["value"])
 
 
-def calibrated_noise(rounds: Sequence[Round], protocol: Protocol) -> float | None:
+def calibrated_noise(rounds: Sequence[Round], protocol: Protocol, statistic: Statistic = MEDIAN) -> float | None:
     """The relative standard deviation of one value, from the A/A rounds of one pair of processes.
 
     The larger of two: the standard error that `min_rounds` rounds would have, and how far the
@@ -296,5 +305,5 @@ def calibrated_noise(rounds: Sequence[Round], protocol: Protocol) -> float | Non
     """
     if len(rounds) < 2:
         return None
-    found = paired_estimate(rounds)
+    found = paired_estimate(rounds, statistic)
     return max(found.error * math.sqrt(found.rounds / protocol.min_rounds), abs(found.log_ratio))

@@ -13,9 +13,12 @@ from gpt_search.domain.evaluation import Evaluation
 from gpt_search.domain.outcome import Phase
 from gpt_search.domain.route import Route
 from gpt_search.domain.streams import Streams
+from gpt_search.domain.workload import Workload
 from gpt_search.execution.evaluator import Evaluator
 from gpt_search.execution.rounds import ReferenceFailed
+from gpt_search.measure.paired import latency_of
 from gpt_search.measure.protocol import Protocol
+from gpt_search.measure.statistic import Statistic
 from gpt_search.run.setup import Prepared
 
 
@@ -92,10 +95,24 @@ def log_ratio(evaluation: Evaluation) -> float:
     return evaluation.log_ratio
 
 
-def median_ms(evaluations: Sequence[Evaluation], side: str) -> float | None:
-    """Median over builds of the median over rounds, in ms; None without rounds.
+def median_ms(evaluations: Sequence[Evaluation], side: str, statistic: Statistic) -> float | None:
+    """Median over builds of one side's latency, in ms; None without rounds.
 
-    side: "candidate_ms" or "reference_ms".
+    side: "candidate" or "reference". statistic: what is timed.
     """
-    builds = [float(np.median([np.median(getattr(r, side)) for r in e.rounds])) for e in evaluations if e.rounds]
+    builds = [latency_of(e.rounds, side, statistic) for e in evaluations if e.rounds]
     return float(np.median(builds)) if builds else None
+
+
+def points_json(evaluations: Sequence[Evaluation], workload: Workload) -> dict[str, Any]:
+    """The speed-up at each shape point, the geometric mean over builds, as a JSON-like form; empty for one point."""
+    rows = [e.point_log_ratios for e in evaluations if e.point_log_ratios]
+    if not rows or not workload.points:
+        return {}
+    means = np.mean(rows, axis=0).tolist()
+    return {
+        "points": [
+            {"name": p.name, "weight": p.weight, "speedup": float(np.exp(-x))}
+            for p, x in zip(workload.points, means, strict=True)
+        ]
+    }

@@ -23,6 +23,7 @@ from gpt_search.accuracy.gate import Tolerances, check_outputs, judge, parse_tol
 from gpt_search.domain.errors import InputError
 from gpt_search.domain.evaluation import Evaluation
 from gpt_search.domain.outcome import Outcome, Phase
+from gpt_search.domain.workload import Workload
 from gpt_search.measure.protocol import Protocol
 from gpt_search.measure.sequential import Decision, Field, decide
 from gpt_search.run.result import StudySummary
@@ -113,7 +114,8 @@ def rejudge(
         if new == old:
             raise InputError(f"study {study!r} is judged by exactly these tolerances already; give others")
         protocol = Protocol.from_json(source.settings["protocol"])
-        rows, missing = _judged(restored, new, protocol)
+        weights = Workload.from_json(source.settings["workload"]).weights
+        rows, missing = _judged(restored, new, protocol, weights)
         settings = source.settings.with_section("tolerance", new.to_json())
         facts = {name: source.attr(name) for name in ("budget", "builders")}
         origin = {"study": study, "study_id": source.id, "trials": len(rows), "tolerance": old.to_json()}
@@ -162,7 +164,9 @@ def _tolerances(texts: Sequence[str], metric: str, restored: Restored) -> Tolera
     return new
 
 
-def _judged(restored: Restored, new: Tolerances, protocol: Protocol) -> tuple[list[Row], dict[int, Missing]]:
+def _judged(
+    restored: Restored, new: Tolerances, protocol: Protocol, weights: tuple[float, ...]
+) -> tuple[list[Row], dict[int, Missing]]:
     """The rows under the new tolerances, and what is missing, by trial."""
     rows: list[Row] = []
     missing: dict[int, Missing] = {}
@@ -171,7 +175,7 @@ def _judged(restored: Restored, new: Tolerances, protocol: Protocol) -> tuple[li
         rows.append(judged)
         if lacks is not None:
             missing[row.trial] = lacks
-    race = Field(protocol)
+    race = Field(protocol, weights)
     longest: dict[int, Evaluation] = {}  # of each sequence of samples, by the trial that began it
     for row in rows:
         found = row.evaluation
@@ -183,7 +187,7 @@ def _judged(restored: Restored, new: Tolerances, protocol: Protocol) -> tuple[li
         engine = longest.get(began)
         if row.evaluation.outcome is not Outcome.OK or engine is None or not engine.raced:
             continue
-        if decide(engine.rounds, race.best, protocol, began) is not Decision.CLEARLY_WORSE:
+        if decide(engine.rounds, race.best, protocol, began, weights) is not Decision.CLEARLY_WORSE:
             missing[row.trial] = Missing.ROUNDS
     return rows, missing
 

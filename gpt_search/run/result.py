@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from gpt_search.accuracy.gate import Tolerances, Worst, worst
 from gpt_search.domain.evaluation import Evaluation
 from gpt_search.domain.history import History
 from gpt_search.domain.outcome import Phase
+from gpt_search.measure.protocol import Protocol
 from gpt_search.run.engines import EngineCounts
 
 
@@ -41,8 +42,9 @@ class Status:
 class Nominee:
     """One route that a study nominates, best first.
 
-    changes: the route without what is at its default. ratio: latency over the reference's; error:
-    its standard error. worst: the output closest to its tolerance, None where nothing was gated.
+    changes: the route without what is at its default. ratio: latency over the reference's; error: its standard error.
+    points: the ratio at each shape point, empty where there is one only. worst: the output closest to its tolerance,
+    None where nothing was gated.
     """
 
     trial: int
@@ -53,10 +55,12 @@ class Nominee:
     ratio_error: float
     worst: Worst | None
     fingerprint: str | None
+    points: Mapping[str, float] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-like form."""
         return {
+            **({"points": {name: 1 / ratio for name, ratio in self.points.items()}} if self.points else {}),
             "trial": self.trial,
             "route": self.route,
             "changes": self.changes,
@@ -74,9 +78,9 @@ class StudySummary:
 
     outcomes: trials by outcome name, without the reference. engines: against routes.
     nominees: the best routes that beat or equal the reference, best first; the reference itself
-    when nothing is faster. end: why the study ended, None while it has not. noise: "value", the relative
-    standard deviation of one value, and its "source": "floor" or "calibration". imported: the program
-    whose tuning cache the study was made from, None for a study of our own.
+    when nothing is faster. timing: what is timed (`timing_json`). end: why the study ended, None while
+    it has not. noise: "value", the relative standard deviation of one value, and its "source": "floor" or
+    "calibration". imported: the program whose tuning cache the study was made from, None for a study of our own.
     """
 
     study: str
@@ -98,6 +102,7 @@ class StudySummary:
     end: str | None
     golden_kind: str
     metric: str
+    timing: Mapping[str, Any]
     confirmations: tuple[Mapping[str, Any], ...] = ()
     minimisations: tuple[Mapping[str, Any], ...] = ()
     noise: Mapping[str, Any] | None = None
@@ -122,6 +127,7 @@ class StudySummary:
             "reference_ms": self.reference_ms,
             "reference": self.golden_kind,
             "metric": self.metric,
+            "timing": dict(self.timing),
             "noise": None if self.noise is None else dict(self.noise),
             "reference_accuracy": accuracy_json(self.reference_worst),
             "nominees": [n.to_json() for n in self.nominees],
@@ -131,6 +137,11 @@ class StudySummary:
             "minimisations": [dict(m) for m in self.minimisations],
             "imported": self.imported,
         }
+
+
+def timing_json(protocol: Protocol) -> dict[str, Any]:
+    """What was timed, as a JSON-like form."""
+    return {"statistic": protocol.timing, "streams": protocol.streams, "host_copies": protocol.host_copies}
 
 
 def accuracy_json(found: Worst | None) -> dict[str, Any] | None:

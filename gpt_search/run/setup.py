@@ -7,21 +7,23 @@ stored; both end in `StudySettings`, and whatever differs is refused.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gpt_search.accuracy.gate import Tolerances, check_outputs, parse_tolerances
 from gpt_search.accuracy.golden import golden_digest
-from gpt_search.backends.base import BuildOptions
+from gpt_search.backends.base import BuildOptions, timing_refusal
 from gpt_search.backends.registry import absolute_name
 from gpt_search.domain.errors import InputError
 from gpt_search.domain.expression import parse_expression
+from gpt_search.domain.limits import Limits
 from gpt_search.domain.space import SearchSpace
 from gpt_search.domain.workload import Workload
 from gpt_search.execution.describe import Description, describe_backend
 from gpt_search.execution.evaluator import Evaluator, EvaluatorSettings
 from gpt_search.measure.protocol import Protocol
+from gpt_search.measure.statistic import Statistic
 from gpt_search.run.config import TuneConfig
 from gpt_search.run.golden import prepare_golden
 from gpt_search.search.discovery import load_strategy, relative_file
@@ -54,6 +56,12 @@ class Prepared:
     timeout_run_s: float
     memory_limit_gb: float | None
     time_infeasible: bool
+    limits: Limits = field(default_factory=Limits)
+
+    @property
+    def statistic(self) -> Statistic:
+        """What sums up the samples, over the workload's shape points."""
+        return self.protocol.statistic(self.workload.weights)
 
     def settings(self) -> StudySettings:
         """The study's settings; equal settings mean that trials are comparable."""
@@ -85,6 +93,7 @@ class Prepared:
                     "memory_gb": self.memory_limit_gb,
                 },
                 "time_infeasible": self.time_infeasible,
+                **({"constraints": self.limits.to_json()} if self.limits else {}),
             }
         )
 
@@ -102,6 +111,7 @@ class Prepared:
             timeout_run_s=self.timeout_run_s,
             memory_limit_gb=self.memory_limit_gb,
             time_infeasible=self.time_infeasible,
+            limits=self.limits,
         )
 
     def evaluator(self, protocol: Protocol | None = None) -> Evaluator:
@@ -126,8 +136,11 @@ def prepare(config: TuneConfig) -> Prepared:
     location = locate(config.storage)
     location.check(must_exist=False)
     description = describe_backend(backend)
+    protocol = config.protocol
+    if (refusal := timing_refusal(description.metrics, protocol.streams, protocol.host_copies)) is not None:
+        raise InputError(f"the backend {backend.partition(':')[0]!r} cannot time so. {refusal}")
     space = parse_expression(config.knobs, description.database, strict=config.strict_trtexec)
-    model = describe_model(backend, config.model, config.shapes, description.own_workload)
+    model = describe_model(backend, config.model, config.shapes, description.own_workload, config.points)
     if model.outputs is not None:
         check_outputs(tolerances, list(model.outputs))
     golden = prepare_golden(
@@ -150,6 +163,7 @@ def prepare(config: TuneConfig) -> Prepared:
         timeout_run_s=config.timeout_run_s,
         memory_limit_gb=config.memory_limit_gb,
         time_infeasible=config.time_infeasible,
+        limits=config.limits,
     )
 
 
@@ -188,4 +202,5 @@ def prepare_stored(stored: StudySettings, space: SearchSpace) -> Prepared:
         timeout_run_s=limits["timeout_run_s"],
         memory_limit_gb=limits["memory_gb"],
         time_infeasible=stored["time_infeasible"],
+        limits=Limits(**stored.get("constraints", {})),
     )

@@ -14,7 +14,7 @@ from gpt_search.domain.route import Route
 from gpt_search.measure.protocol import Protocol
 from gpt_search.run.engines import EngineCounts, Engines, count_engines
 from gpt_search.run.noise import FACT, noise_between_builds, rebuilt_reference, stored_noise
-from gpt_search.run.result import Nominee, StudySummary, worst_of
+from gpt_search.run.result import Nominee, StudySummary, timing_json, worst_of
 from gpt_search.search.discovery import load_strategy
 from gpt_search.search.strategy import Strategy, pooled, recommend, recommended_rows
 from gpt_search.store.study import Restored, Row, StudyStore
@@ -76,6 +76,7 @@ def summarise(store: StudyStore, strategy: Strategy | None = None, top: int = DE
         end=store.attr("end") if not restored.adopted else None,
         golden_kind=settings["golden"]["kind"],
         metric=tolerances.metric,
+        timing=timing_json(Protocol.from_json(settings["protocol"])),
         confirmations=tuple(store.confirmations()),
         noise=store.attr(FACT),
         minimisations=tuple(store.minimisations()),
@@ -126,6 +127,7 @@ def nominate(
     rows = _recommended(store, history, strategy)
     tolerances = Tolerances.from_json(store.settings["tolerance"])
     reference_ms = float(history.value[0])
+    names = [p["name"] for p in store.settings["workload"].get("points", ())]
     defaults = dict(store.settings["database"]["defaults"])
     found: list[Nominee] = []
     proven = Fingerprints[store.settings["fingerprint"]].equal_is_same
@@ -156,6 +158,7 @@ def nominate(
                 ratio_error=ratio_error if ratio_error is not None else math.nan,
                 worst=worst_of(evaluation, tolerances),
                 fingerprint=evaluation.fingerprint,
+                points={p: math.exp(x) for p, x in zip(names, evaluation.point_log_ratios, strict=False)},
             )
         )
         if len(found) == top:

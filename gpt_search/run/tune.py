@@ -114,7 +114,7 @@ def _run(
         return restored.clock_s + (0.0 if began is None else time.monotonic() - began)
 
     history = History(prepared.space)
-    engines = Engines(prepared.protocol, prepared.description.fingerprint, prepared.seed)
+    engines = Engines(prepared.protocol, prepared.description.fingerprint, prepared.seed, prepared.workload.weights)
     evaluations: dict[int, Evaluation] = {}
     if started is not None:
         started(store)
@@ -230,7 +230,9 @@ def _reference_failed(prepared: Prepared, store: StudyStore) -> InputError:
         if message is not None:
             return InputError(message)
     words = " ".join((found.message or found.outcome.explanation).split()).rstrip(": ")
-    if found.outcome is Outcome.TIMEOUT:
+    if found.outcome is Outcome.LIMIT:
+        words += "; raise --max-engine-size or --max-memory, or leave it out"
+    elif found.outcome is Outcome.TIMEOUT:
         words += "; it may need a longer --timeout-build or --timeout-run"
     elif found.outcome is Outcome.MEMORY and prepared.memory_limit_gb is not None:
         words += f"; it may need a --memory-limit above {prepared.memory_limit_gb:g}"

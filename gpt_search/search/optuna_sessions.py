@@ -225,7 +225,7 @@ def failure(outcome: int, violation: float) -> float:
     """
     if outcome == Outcome.OK:
         return 0.0
-    if outcome != Outcome.ACCURACY or math.isnan(violation) or violation == math.inf:
+    if outcome not in (Outcome.ACCURACY, Outcome.LIMIT) or math.isnan(violation) or violation == math.inf:
         return 1.0
     excess = max(violation, 0.0)
     return max(excess / (1.0 + excess), sys.float_info.epsilon)  # a loss equal to its tolerance fails as well

@@ -5,7 +5,10 @@
 | OK, timed | COMPLETE | latency in ms | 0 | largest violation (< 0), 0 where not measured |
 | OK, asked to stop before timing | PRUNED | none | 0 | as above |
 | accuracy failure, timed or not | PRUNED | none | 0 | largest violation (> 0) |
+| engine above a limit on its size or memory | PRUNED | none | 0 | as above |
 | build error, crash, timeout, memory | FAIL | none | 1 | largest violation where measured, else 0 |
+
+Where a study limits size or memory, each limit is a constraint of its own, `size` and `memory`: used / allowed - 1.
 
 Optuna calls a trial feasible when every constraint is <= 0. So `built` is 0 when a usable engine
 came of the route and 1 when not; an engine that crashes is none. A route that exactly meets its
@@ -52,14 +55,14 @@ def state_and_value(evaluation: Evaluation, until: Phase) -> tuple[TrialState, f
         if until is Phase.TIME or latency is not None:
             raise ValueError(f"an OK evaluation until {until.name} with latency {latency}: it needs a finite one")
         return TrialState.PRUNED, None
-    if evaluation.outcome is Outcome.ACCURACY:
+    if evaluation.outcome in (Outcome.ACCURACY, Outcome.LIMIT):
         return TrialState.PRUNED, None
     return TrialState.FAIL, None
 
 
 def constraints(evaluation: Evaluation) -> dict[str, float]:
-    """The two constraints of a finished trial, in writing order: `built` and `accuracy`."""
-    usable = evaluation.outcome in (Outcome.OK, Outcome.ACCURACY)
+    """The constraints of a finished trial, in writing order: `built`, `accuracy`, then the study's limits."""
+    usable = evaluation.outcome in (Outcome.OK, Outcome.ACCURACY, Outcome.LIMIT)
     violation = evaluation.violation
     if violation is None:
         accuracy = 0.0
@@ -71,7 +74,8 @@ def constraints(evaluation: Evaluation) -> dict[str, float]:
             accuracy = SMALLEST_VIOLATION
     if evaluation.outcome is Outcome.ACCURACY:
         accuracy = max(accuracy, SMALLEST_VIOLATION)
-    return {"built": 0.0 if usable else 1.0, "accuracy": accuracy}
+    excess = {name: min(x, LARGEST_VIOLATION) for name, x in evaluation.excess.items()}
+    return {"built": 0.0 if usable else 1.0, "accuracy": accuracy, **excess}
 
 
 def constraint_attributes(evaluation: Evaluation) -> dict[str, float]:

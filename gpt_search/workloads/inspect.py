@@ -31,8 +31,8 @@ class InputSpec:
     high: float | None = None
 
 
-def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Reads `INPUT=1x128` texts; `INPUT=` alone is a scalar. Raises InputError for anything else.
+def parse_shapes(texts: Sequence[str], option: str = "--shape") -> dict[str, tuple[int, ...]]:
+    """Reads `INPUT=1x128` texts; `INPUT=` alone is a scalar. Raises InputError for anything else, naming the option.
 
     The name may contain colons and equals signs: the last `=` separates.
     """
@@ -42,7 +42,7 @@ def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
         if not equals or not name or (sizes and not _SHAPE.fullmatch(sizes)):
             raise InputError(f"shape {text!r} is not of the form INPUT=1x128 (whole numbers joined by x)")
         if name in shapes:
-            raise InputError(f"--shape gives input {name!r} twice")
+            raise InputError(f"{option} gives input {name!r} twice")
         shape = tuple(int(s) for s in sizes.split("x")) if sizes else ()
         if 0 in shape:
             raise InputError(f"shape {text!r} has a dimension of 0; every dimension is 1 or more")

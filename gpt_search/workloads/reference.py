@@ -140,13 +140,19 @@ def _drawn(spec: InputSpec, among: InputRange, rng: np.random.Generator) -> Arra
 
 
 def make_inputs(workload: Workload, seed: int, pairs: int) -> list[dict[str, Array]]:
-    """Seeded inputs of a workload; set i depends on (seed, i) only. Raises InputError when they cannot be drawn."""
+    """Seeded inputs of a workload; set i depends on (seed, i) only. Raises InputError when they cannot be drawn.
+
+    pairs: sets of inputs, at each of the workload's shape points in turn.
+    """
     if pairs < 1:
         raise InputError(f"{pairs} golden pairs were asked for; at least one is needed")
-    _, specs = inspect_model(workload.model, workload.shapes)
-    ranges = input_ranges(workload.model, specs)
     streams = Streams(seed)
-    return [draw_inputs(specs, ranges, streams.trial(i, "golden")) for i in range(pairs)]
+    made: list[dict[str, Array]] = []
+    for shapes in workload.all_shapes:
+        _, specs = inspect_model(workload.model, shapes)
+        ranges = input_ranges(workload.model, specs)
+        made += [draw_inputs(specs, ranges, streams.trial(len(made) + i, "golden")) for i in range(pairs)]
+    return made
 
 
 def make_reference_pairs(

@@ -278,6 +278,14 @@ def test_timing_gives_every_sample_in_ms(backend: OnnxRuntimeBackend, bert: Work
     assert 20 < long.sum() < 5000  # the round lasts as long as was asked for, in ms
 
 
+def test_several_streams_give_the_time_per_inference(backend: OnnxRuntimeBackend, bert: Workload) -> None:
+    engine = build(backend, bert)
+    result = engine.time(TimingRequest(feeds(bert), seconds=0.02, min_calls=8, warmup_calls=2, streams=2))
+    assert (result.streams, result.launch, result.host_copies) == (2, "iobinding", False)
+    assert len(result.samples_ms) >= 8 and (result.samples_ms > 0).all()
+    assert "throughput" in backend.capabilities.metrics
+
+
 def test_text_inputs_are_timed_by_plain_calls(backend: OnnxRuntimeBackend, tmp_path: Path) -> None:
     nodes = [helper.make_node("Identity", ["x"], ["y"])]
     graph = helper.make_graph(

@@ -13,7 +13,7 @@ from gpt_search import Observation, Outcome, Phase
 
 def test_the_numbers_are_those_that_records_and_histories_hold() -> None:
     assert {o.name: int(o) for o in Outcome} == {
-        "OK": 0, "ACCURACY": 1, "BUILD_ERROR": 2, "CRASH": 3, "TIMEOUT": 4, "MEMORY": 5,
+        "OK": 0, "ACCURACY": 1, "BUILD_ERROR": 2, "CRASH": 3, "TIMEOUT": 4, "MEMORY": 5, "LIMIT": 6,
     }  # fmt: skip
     assert {p.name: int(p) for p in Phase} == {"BUILD": 1, "GATE": 2, "TIME": 3}
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from gpt_search import Workload
+from gpt_search.domain.workload import GoldenPair, Point
 
 
 def test_a_workload_survives_json(tmp_path: Path) -> None:
@@ -43,3 +46,42 @@ def test_another_form_is_refused(change: dict[str, object]) -> None:
         Workload.from_json(data)
     with pytest.raises(KeyError):
         Workload.from_json({})
+
+
+POINTS = (Point("short", 1.0, {"x": (1, 8)}), Point("long", 3.0, {"x": (1, 64)}))
+
+
+def test_points_survive_json_and_count_in_the_digest(tmp_path: Path) -> None:
+    model = tmp_path / "m.onnx"
+    model.write_bytes(b"model")
+    plain, several = Workload(model, {"x": (1, 8)}), Workload(model, points=POINTS)
+    assert several.shapes == {"x": (1, 8)} and several.weights == (1.0, 3.0) and plain.weights == (1.0,)
+    assert Workload.from_json(json.loads(json.dumps(several.to_json()))) == several
+    assert "points" not in plain.to_json()
+    heavier = Workload(model, points=(POINTS[0], POINTS[1]._replace(weight=4.0)))
+    assert len({plain.digest, several.digest, heavier.digest}) == 3
+
+
+def test_a_pair_belongs_to_the_point_whose_shapes_it_has(tmp_path: Path) -> None:
+    several = Workload(tmp_path / "m.onnx", points=POINTS)
+    pairs = [GoldenPair({"x": np.zeros((1, n))}, {}) for n in (64, 8, 8, 9)]
+    assert [several.point_of(p) for p in pairs] == [1, 0, 0, None]
+    assert several.pair_at(0, pairs) is pairs[1] and several.pair_at(1, pairs) is pairs[0]
+    with pytest.raises(ValueError, match="point 1"):
+        several.pair_at(1, pairs[1:])
+    assert Workload(tmp_path / "m.onnx", {"x": (3,)}).pair_at(0, pairs) is pairs[0]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        POINTS[:1],
+        (POINTS[0], POINTS[0]._replace(name="other")),
+        (POINTS[0], POINTS[1]._replace(name="short")),
+        (POINTS[0], POINTS[1]._replace(weight=0.0)),
+        (POINTS[0], POINTS[1]._replace(weight=math.nan)),
+    ],
+)
+def test_wrong_points_are_refused(tmp_path: Path, wrong: tuple[Point, ...]) -> None:
+    with pytest.raises(ValueError, match="point"):
+        Workload(tmp_path / "m.onnx", points=wrong)

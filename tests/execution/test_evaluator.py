@@ -570,7 +570,8 @@ def test_closing_ends_evaluations_in_other_threads(tmp_path, mark):
 
 # -- the rest ----------------------------------------------------------------------------------
 def test_capabilities_and_environment_come_from_the_worker(shared):
-    assert shared.capabilities == Capabilities(Fingerprints.EXACT, False, Placement.PAUSED_WORKER)
+    metrics = ("latency", "throughput")
+    assert shared.capabilities == Capabilities(Fingerprints.EXACT, False, Placement.PAUSED_WORKER, metrics)
     assert shared.environment()["backend"] == "synthetic"
 
 

@@ -10,9 +10,11 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from gpt_search.domain.evaluation import Round
 from gpt_search.measure.intervals import ratio_interval
-from gpt_search.measure.paired import estimate_of
+from gpt_search.measure.paired import estimate_of, paired_estimate
 from gpt_search.measure.sampling import is_steady
+from gpt_search.measure.statistic import Statistic
 from gpt_search.measure.variance import variance_components
 
 Draw = Callable[[np.random.Generator, tuple[int, ...]], NDArray[np.float64]]
@@ -43,6 +45,41 @@ def coverage(builds: int, repeats: int, ratio: float, noise: str = "normal", sam
     rows = np.log(0.9) + 0.01 * (between + within)
     intervals = (ratio_interval(row) for row in rows)
     return float(np.mean([i.low <= 0.9 <= i.high for i in intervals]))
+
+
+CALLS = 50
+# Share of slow calls of the candidate and the reference, in a round; "clustered": all of them in a fifth of the rounds.
+SLOW = (0.02, 0.03)
+TAILS = ("even", "clustered")
+
+
+def _samples(tail: str, slow: float, rng: np.random.Generator, rounds: int) -> NDArray[np.float64]:
+    """Latencies in ms, (rounds, CALLS): most within 2 %, slow ones half as long again or more."""
+    share = np.full(rounds, slow) if tail == "even" else np.where(rng.random(rounds) < 0.2, 5 * slow, 0.0)
+    usual = np.exp(0.02 * rng.standard_normal((rounds, CALLS)))
+    long = 1.5 * np.exp(0.1 * np.abs(rng.standard_normal((rounds, CALLS))))
+    return np.where(rng.random((rounds, CALLS)) < share[:, None], long, usual)
+
+
+def true_log_ratio(timing: str, tail: str) -> float:
+    """The log-ratio of candidate and reference, from two million samples of each."""
+    sides = [_samples(tail, slow, np.random.default_rng(7), 40_000).ravel() for slow in SLOW]
+    values = [s.mean() if timing == "mean" else np.quantile(s, {"p90": 0.9, "p99": 0.99}[timing]) for s in sides]
+    return float(np.log(values[0] / values[1]))
+
+
+def timing_errors(timing: str, tail: str, sections: int, repeats: int, seed: int = 0) -> NDArray[np.float64]:
+    """Estimates of a statistic less the truth, and their standard errors: (repeats, 2)."""
+    rng = np.random.default_rng(seed)
+    statistic, truth = Statistic(timing), true_log_ratio(timing, tail)
+    n = sections * max(1, statistic.samples // CALLS)
+    found = []
+    for _ in range(repeats):
+        mine, theirs = (_samples(tail, slow, rng, n).tolist() for slow in SLOW)
+        rounds = [Round(tuple(a), tuple(b)) for a, b in zip(mine, theirs, strict=True)]
+        estimate = paired_estimate(rounds, statistic)
+        found.append((estimate.log_ratio - truth, estimate.error))
+    return np.array(found)
 
 
 # Level of a warm-up over its length t in [0, 1), and what is_steady should say of it.
@@ -117,6 +154,13 @@ def main() -> None:
         for ratio in (0.0, 0.1, 1.0):
             shares = (f"{n} builds {coverage(n, 10_000, ratio, noise):.3f}" for n in (3, 5, 10))
             print(f"  {noise:7} build/sample variance {ratio}: {', '.join(shares)}")
+    print("other statistics than the median: bias, spread, share of truths within 1.96 standard errors")
+    for timing in ("mean", "p90", "p99"):
+        for tail in TAILS:
+            for sections in (5, 20):
+                off, error = timing_errors(timing, tail, sections, 1000).T
+                inside = np.mean(np.abs(off) <= 1.96 * error)
+                print(f"  {timing:4} {tail:9} {sections:2} sections: {off.mean():+.2%}, {off.std():.2%}, {inside:.3f}")
     print("is_steady: share accepted")
     for trace in TRACES:
         for samples in (12, 60, 1000):

@@ -18,6 +18,28 @@ def test_left_out_values_are_defaults_and_whole_floats_become_ints() -> None:
     assert type(protocol.max_rounds) is int
 
 
+def test_what_is_timed_is_part_of_it_but_old_studies_keep_their_digest() -> None:
+    assert not {"timing", "streams", "host_copies"} & set(Protocol().to_json())
+    tail = Protocol.for_timing("p99")
+    assert tail.max_rounds < Protocol().max_rounds and tail.to_json()["timing"] == "p99"
+    loaded = Protocol.for_timing("throughput", 4, host_copies=True)
+    assert Protocol.from_json(json.loads(json.dumps(loaded.to_json()))) == loaded
+    assert type(Protocol.from_json({"timing": "throughput", "streams": 2.0}).streams) is int
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (("p95",), "--timing 'p95' is not one of median"),
+        (("median", 2), "--streams 2 with --timing median"),
+        (("throughput", 0), "--streams is 0"),
+    ],
+)
+def test_what_cannot_be_timed_is_refused(given: tuple[object, ...], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Protocol.for_timing(*given)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -47,6 +69,9 @@ def test_out_of_range_is_refused(changes: dict[str, float]) -> None:
         ({"alpha": "3"}, "must be a number"),
         ({"alpha": True}, "must be a number"),
         ({"alpha": None}, "must be a number"),
+        ({"timing": 3}, "timing is 3; it must be a str"),
+        ({"streams": 1.5}, "whole number"),
+        ({"host_copies": 1}, "it must be a bool"),
     ],
 )
 def test_unreadable_json_is_refused(data: dict[str, object], message: str) -> None:
