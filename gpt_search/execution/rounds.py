@@ -173,8 +173,8 @@ class Comparison:
     def run(self, best: Best | None, trial: int = 1, earlier: Sequence[float] = (), *, afresh: bool = True) -> Timing:
         """Times until the racing rule ends it. best, trial: as `measure.sequential.decide` takes them.
 
-        earlier: log-ratios of sections of rounds that this engine was timed in before, whose sequence is continued; the new
-        rounds are returned. afresh: the fewest and the most rounds count the new ones alone.
+        earlier: log-ratios of sections that this engine was timed in before, whose sequence is continued; the
+        new rounds are returned. afresh: the fewest and the most rounds count the new ones alone.
 
         A round in which the reference dies is repeated with a new one, once: its other half is no
         longer of the same window. Both sides are launched alike: where one of them cannot be launched as

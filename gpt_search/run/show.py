@@ -11,6 +11,7 @@ from gpt_search.domain.errors import InputError
 from gpt_search.domain.history import History
 from gpt_search.domain.outcome import Phase
 from gpt_search.domain.route import Route
+from gpt_search.domain.workload import Workload
 from gpt_search.measure.protocol import Protocol
 from gpt_search.run.engines import EngineCounts, Engines, count_engines
 from gpt_search.run.noise import FACT, noise_between_builds, rebuilt_reference, stored_noise
@@ -89,7 +90,8 @@ def engine_counts(store: StudyStore, restored: Restored) -> EngineCounts:
     kind = Fingerprints[store.settings["fingerprint"]]
     engines = Engines(Protocol(), kind, store.settings["seed"])
     if kind.equal_may_differ:
-        engines = Engines(Protocol.from_json(store.settings["protocol"]), kind, store.settings["seed"])
+        weights = Workload.from_json(store.settings["workload"]).weights
+        engines = Engines(Protocol.from_json(store.settings["protocol"]), kind, store.settings["seed"], weights)
         engines.between = noise_between_builds(store)
         for row in restored.rows:
             engines.learn(row.trial, row.codes, row.evaluation)
