@@ -75,6 +75,8 @@ def constraints(evaluation: Evaluation) -> dict[str, float]:
     if evaluation.outcome is Outcome.ACCURACY:
         accuracy = max(accuracy, SMALLEST_VIOLATION)
     excess = {name: min(x, LARGEST_VIOLATION) for name, x in evaluation.excess.items()}
+    if evaluation.outcome is Outcome.LIMIT and max(excess.values(), default=0.0) <= 0:
+        excess["limit"] = SMALLEST_VIOLATION  # whatever the reason: it must not look feasible
     return {"built": 0.0 if usable else 1.0, "accuracy": accuracy, **excess}
 
 

@@ -32,10 +32,11 @@ def test_states_values_and_constraints() -> None:
 def test_feasible_means_the_same_to_optuna(outcome: Outcome, violation: float | None) -> None:
     """Optuna: feasible when <= 0. Here: when < 0. Equality, NaN and infinity must not slip through."""
     found = constraints(Evaluation(outcome, Phase.GATE, violation=violation))
-    assert list(found) == ["built", "accuracy"] and all(math.isfinite(x) for x in found.values())
+    assert list(found)[:2] == ["built", "accuracy"] and all(math.isfinite(x) for x in found.values())
+    assert any(x > 0 for x in list(found.values())[2:]) == (outcome is Outcome.LIMIT)
     meets = violation is None or violation < 0
     assert (found["accuracy"] <= 0) == (meets and outcome is not Outcome.ACCURACY)
-    assert (found["built"] <= 0) == (outcome in (Outcome.OK, Outcome.ACCURACY))
+    assert (found["built"] <= 0) == (outcome in (Outcome.OK, Outcome.ACCURACY, Outcome.LIMIT))
     if violation is not None and 1e-300 < abs(violation) < 1e30 and meets != (outcome is Outcome.ACCURACY):
         assert found["accuracy"] == violation, "ordinary violations are stored as they are"
 
@@ -80,3 +81,11 @@ def test_foreign_parameters_are_refused(params: dict[str, str]) -> None:
     good = {"fuse": "0", "tile:k": "16", "mode": "a"}
     with pytest.raises(KeyError):
         Parameters(SPACE).read(good, {})
+
+
+def test_each_limit_of_a_study_is_a_constraint_of_its_own() -> None:
+    excess = {"size": 0.25, "memory": math.inf}
+    found = Evaluation(Outcome.LIMIT, Phase.TIME, engine_bytes=5, excess=excess)
+    assert constraints(found) == {"built": 0.0, "accuracy": 0.0, "size": 0.25, "memory": 1e30}
+    assert state_and_value(found, Phase.TIME) == (TrialState.PRUNED, None)
+    assert Evaluation.from_json(found.to_json()) == found and found.observation().violation == math.inf
