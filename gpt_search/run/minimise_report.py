@@ -14,8 +14,8 @@ from gpt_search.domain.route import Route
 from gpt_search.measure.equivalence import ALPHA
 from gpt_search.measure.intervals import Interval, Verdict, ratio_interval, verdict
 from gpt_search.run.minimise_removal import Builder, Removal, knobs
-from gpt_search.run.rebuild import log_ratio, median_ms
-from gpt_search.run.result import accuracy_json
+from gpt_search.run.rebuild import log_ratio, median_ms, points_json
+from gpt_search.run.result import accuracy_json, timing_json
 
 
 @dataclass(frozen=True)
@@ -107,8 +107,10 @@ def report(
         "stopped": removal.stopped or bool(unmeasured),
         "not_examined": missed,
         "accuracy": accuracy_json(worst(losses, builder.prepared.tolerances)) if losses else None,
-        "reference_ms": median_ms(headline, "reference_ms"),
-        "latency_ms": median_ms(headline, "candidate_ms"),
+        **points_json(headline, builder.prepared.workload),
+        "timing": timing_json(builder.prepared.protocol),
+        "reference_ms": median_ms(headline, "reference", builder.prepared.statistic),
+        "latency_ms": median_ms(headline, "candidate", builder.prepared.statistic),
         "steps": removal.steps,
         "finals": [f.to_json(list(builder.changes)) for f in finals],
         "headline": [e.to_json() for e in headline],
