@@ -35,7 +35,7 @@ def test_members_survive_arrays_and_pickling() -> None:
 
 def test_an_observation_needs_an_outcome_only_and_can_be_sent_to_another_process() -> None:
     seen = Observation(Outcome.CRASH)
-    assert seen == (Outcome.CRASH, None, None, None, {}, None)
+    assert seen == (Outcome.CRASH, None, None, None, {}, None, None, 0)
     assert pickle.loads(pickle.dumps(seen)) == seen and copy.deepcopy(seen) == seen
     with pytest.raises(TypeError):
         seen.cost_s["build"] = 1.0  # type: ignore[index]  # shared by all observations

@@ -23,11 +23,13 @@ from gpt_search.domain.evaluation import Evaluation
 from gpt_search.domain.outcome import Outcome, Phase
 from gpt_search.domain.route import Route
 from gpt_search.domain.space import Dimension, SearchSpace
+from gpt_search.domain.workload import Workload
 from gpt_search.execution.devices import RUNTIME_VARIABLE
 from gpt_search.execution.evaluator import EvaluatorSettings
 from gpt_search.measure.equivalence import detectable
 from gpt_search.measure.intervals import Verdict, ratio_interval
 from gpt_search.measure.protocol import Protocol
+from gpt_search.measure.statistic import Statistic
 from gpt_search.measure.variance import variance_components
 from gpt_search.run import minimise_plan, minimise_removal, setup
 from gpt_search.run.confirm import confirm
@@ -265,6 +267,8 @@ class Planted:
             space=self.space,
             seed=seed,
             protocol=Protocol(),
+            statistic=Statistic(),
+            workload=Workload(Path("m.onnx")),
             tolerances=Tolerances("cos", 0.1),
             description=SimpleNamespace(
                 fingerprint=Fingerprints.EXACT if self.exact else Fingerprints.MAY_MERGE,
