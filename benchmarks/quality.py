@@ -33,12 +33,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpt_search import History, Observation, Outcome, Phase, load_strategy, simulate
-from gpt_search.domain.landscape import FAMILIES, Landscape, planted
-from gpt_search.domain.space import Codes
+from gpt_search import Outcome, load_strategy, simulate
+from gpt_search.domain.budget import row_at
+from gpt_search.domain.landscape import FAMILIES, planted
 from gpt_search.domain.streams import seed_from
 from gpt_search.search.discovery import strategy_names
-from gpt_search.search.strategy import recommended_rows
+from gpt_search.search.prefixes import AsLive, charged, recommendations
 
 WORTH = 0.02
 """A landscape whose best route gains less has no meaningful share."""
@@ -68,31 +68,11 @@ class Result(NamedTuple):
     means: tuple[float, ...]
 
 
-class AsLive:
-    """Measures a landscape as a live study does: an engine known by its fingerprint is not timed twice."""
-
-    def __init__(self, landscape: Landscape) -> None:
-        self.landscape = landscape
-        self.seen: list[tuple[Codes, Phase, Observation]] = []
-        self._timed: dict[str, tuple[bytes, Observation]] = {}
-
-    def __call__(self, codes: Codes, rng: np.random.Generator, until: Phase) -> Observation:
-        """One evaluation, as `simulate` wants it."""
-        found = self.landscape.measure(codes, rng, until)
-        if found.latency_ms is not None and found.fingerprint is not None:
-            route, first = self._timed.setdefault(found.fingerprint, (codes.tobytes(), found))
-            if first is not found and route != codes.tobytes():
-                cost = {phase: s for phase, s in found.cost_s.items() if phase in ("start", "build")}
-                found = first._replace(cost_s=cost)
-        self.seen.append((codes.copy(), until, found))
-        return found
-
-
 def run(task: Task) -> list[Result]:
     """One study of the largest budget, looked at after each of the budgets."""
     landscape = planted(task.family, seed_from("quality", "landscape", task.family, task.landscape))
     best = landscape.best_log_ratio
-    measure = AsLive(landscape)
+    measure = AsLive(landscape.measure)
     done = simulate(
         landscape.space,
         task.strategy,
@@ -103,21 +83,20 @@ def run(task: Task) -> list[Result]:
         noise=landscape.noise,
     )
     truth = np.asarray(landscape.true_log_ratio(done.codes))
-    prefix, results, rows = History(landscape.space, landscape.noise), [], iter(enumerate(measure.seen))
-    for budget in sorted(task.budgets):
-        while prefix.builds < budget and (row := next(rows, None)) is not None:
-            number, (codes, until, observation) = row
-            prefix.append(number, codes, observation, until)
-        nominated = recommended_rows(load_strategy(task.strategy), prefix)
-        gain = -truth[nominated[0]] if nominated else 0.0
-        value = np.where(prefix.feasible, prefix.value, np.inf)
-        outcomes = np.bincount(prefix.outcome[1:], minlength=len(Outcome))
-        proposals = done.proposal_seconds[1 : len(prefix)]
+    history, results = done.history, list[Result]()
+    ends = row_at("builds", *charged(measure.seen), sorted(task.budgets)).tolist()
+    chosen = recommendations(lambda: load_strategy(task.strategy), landscape.space, measure.seen, ends, landscape.noise)
+    for budget, end in zip(sorted(task.budgets), ends, strict=True):
+        nominated, rows = chosen[end], slice(1, end + 1)
+        gain = -truth[nominated] if nominated is not None else 0.0
+        value = np.where(history.feasible, history.value, np.inf)[: end + 1]
+        outcomes = np.bincount(history.outcome[rows], minlength=len(Outcome))
+        proposals = done.proposal_seconds[rows]
         means = {
             "share": gain / -best if -best > WORTH else math.nan,
             "gain": gain,
             "min_regret": truth[int(np.argmin(value))] - best,
-            "timed": float((prefix.cost("time")[1:] > 0).sum()),
+            "timed": float((history.cost("time")[rows] > 0).sum()),
             "proposal_ms": 1e3 * proposals.mean() if proposals.size else 0.0,
         } | {o.name.lower(): float(outcomes[o]) for o in Outcome if o is not Outcome.OK}
         results.append(Result(task, budget, tuple(float(means[name]) for name in MEANS)))

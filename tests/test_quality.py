@@ -8,11 +8,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-import numpy as np
 import pytest
-
-from gpt_search import Phase
-from gpt_search.domain.landscape import planted
 
 _FILE = Path(__file__).resolve().parent.parent / "benchmarks" / "quality.py"
 
@@ -33,20 +29,6 @@ def test_a_smaller_budget_is_the_prefix_of_a_larger_one(quality: ModuleType) -> 
     untimed = len(quality.MEANS) - 1  # milliseconds per proposal differ
     assert both[0].means[:untimed] == alone.means[:untimed]
     assert [r.budget for r in both] == [10, 30] and both[1].means != both[0].means
-
-
-def test_a_known_engine_is_not_timed_again(quality: ModuleType) -> None:
-    landscape = planted("inert", 1)
-    measure = quality.AsLive(landscape)
-    rng = np.random.default_rng(0)
-    reference = measure(landscape.space.default, rng, Phase.TIME)
-    same = landscape.space.default.copy()
-    knob = int(landscape.inert.argmax())
-    same[knob] = (same[knob] + 1) % landscape.space.cardinalities[knob]
-    taken_over = measure(same, rng, Phase.TIME)
-    assert taken_over.latency_ms == reference.latency_ms and "time" not in taken_over.cost_s
-    again = measure(landscape.space.default, rng, Phase.TIME)  # the same route is timed longer
-    assert again.latency_ms != reference.latency_ms and "time" in again.cost_s
 
 
 def test_new_results_replace_old_ones_of_the_same_cell_only(

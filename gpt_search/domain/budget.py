@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
 from gpt_search.domain.errors import InputError
+
+AXES = ("trials", "builds", "seconds")
+"""What a budget may count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,3 +42,22 @@ class Budget:
         if self.seconds is not None and seconds >= self.seconds:
             return "seconds"
         return None
+
+
+def row_at(axis: str, builds: ArrayLike, seconds: ArrayLike, budgets: ArrayLike) -> NDArray[np.intp]:
+    """The last row that a study of each budget has: int (b,). builds, seconds: (n,), charged so far.
+
+    axis "trials": row number b; "builds": the first row with b builds, after which the loop stops; "seconds": the last
+    row that had finished by then. A study that ended before stays as it ended. Raises InputError for another axis.
+    """
+    builds, seconds = np.asarray(builds), np.asarray(seconds)
+    wanted = np.asarray(budgets, np.float64)
+    if axis == "trials":
+        found = wanted.astype(np.intp)
+    elif axis == "builds":
+        found = np.searchsorted(builds, wanted, "left")
+    elif axis == "seconds":
+        found = np.searchsorted(seconds, wanted, "right") - 1
+    else:
+        raise InputError(f"a budget is counted in trials, builds or seconds, not in {axis!r}")
+    return np.clip(found, 0, len(builds) - 1)

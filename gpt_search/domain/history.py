@@ -261,8 +261,7 @@ class History:
             rows.append(n)
         if until == Phase.TIME or outcome != Outcome.OK:
             self._settled.add(key)
-        # A cost without a build phase says that no engine was built; no cost at all says nothing.
-        if n and (not cost_s or "build" in cost_s):
+        if n and observation.built:
             self.builds += 1
         self._n = n + 1
         return n

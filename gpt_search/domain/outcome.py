@@ -78,6 +78,12 @@ class Observation(NamedTuple):
     timed_as: int | None = None
     rounds: int = 0
 
+    @property
+    def built(self) -> bool:
+        """True when it counts as a build. A cost without a build phase says that no engine was built; no cost at all
+        says nothing."""
+        return not self.cost_s or "build" in self.cost_s
+
     def __reduce__(self) -> tuple[type[Observation], tuple[object, ...]]:
         """Pickled and copied with a plain dictionary: a read-only view of one cannot be."""
         return Observation, (*self[:4], dict(self.cost_s), *self[5:])

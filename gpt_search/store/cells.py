@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from gpt_search.domain.budget import row_at
 from gpt_search.domain.errors import InputError
 from gpt_search.domain.outcome import Outcome
 from gpt_search.store.files import reason, write_new_file
@@ -92,28 +93,8 @@ class Cell:
         return feasible
 
     def row_at(self, axis: str, budgets: ArrayLike) -> NDArray[np.intp]:
-        """See `row_at`, for this cell."""
+        """See `domain.budget.row_at`, for this cell."""
         return row_at(axis, self.builds, self.seconds, budgets)
-
-
-def row_at(axis: str, builds: ArrayLike, seconds: ArrayLike, budgets: ArrayLike) -> NDArray[np.intp]:
-    """The last row that a study of each budget has: int (b,). builds, seconds: (n,), charged so far.
-
-    axis "trials": row number b; "builds": the first row with b builds, after which the loop stops; "seconds": the last
-    row that had finished by then. A study that ended before stays as it ended. Raises InputError for another axis.
-    """
-    builds, seconds = np.asarray(builds), np.asarray(seconds)
-    wanted = np.asarray(budgets, np.float64)
-    last = len(builds) - 1
-    if axis == "trials":
-        found = wanted.astype(np.intp)
-    elif axis == "builds":
-        found = np.searchsorted(builds, wanted, "left")
-    elif axis == "seconds":
-        found = np.searchsorted(seconds, wanted, "right") - 1
-    else:
-        raise InputError(f"a budget is counted in trials, builds or seconds, not in {axis!r}")
-    return np.clip(found, 0, last)
 
 
 def cell_to_json(cell: Cell) -> dict[str, Any]:
