@@ -28,6 +28,15 @@ def test_the_page_of_commands_is_what_the_commands_say() -> None:
     assert (ROOT / "docs" / "cli.md").read_text(encoding="utf-8") == module.cli_page(), "run: python docs/make_cli.py"
 
 
+def test_the_page_of_strategies_is_what_the_strategies_say() -> None:
+    spec = importlib.util.spec_from_file_location("make_strategies", ROOT / "docs" / "make_strategies.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    page = (ROOT / "docs" / "strategies.md").read_text(encoding="utf-8")
+    assert page == module.strategies_page(), "run: python docs/make_strategies.py"
+
+
 def test_links_in_the_documentation_lead_somewhere() -> None:
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "strategies" / "README.md"]
     broken = [

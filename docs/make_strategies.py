@@ -1,0 +1,148 @@
+"""Writes docs/strategies.md and its figures from the strategies' docstrings and measured results.
+
+The results, docs/strategies.csv, are made by benchmarks/quality.py (the page says how). A test holds the page to what
+this script would write.
+"""
+
+from __future__ import annotations
+
+import ast
+import csv
+import re
+from pathlib import Path
+
+from gpt_search.domain.landscape import FAMILIES
+from gpt_search.search.discovery import folder, strategy_info
+
+HERE = Path(__file__).resolve().parent
+RESULTS = HERE / "strategies.csv"
+FIGURES = HERE / "figures"
+Results = dict[tuple[str, str, int], dict[str, str]]
+
+_HEAD = """# Strategies
+
+Made from the strategies' docstrings and from measurements by `python docs/make_strategies.py`; a test holds
+them together.
+How to write one: [strategies/README.md](../strategies/README.md).
+
+| strategy | what it does | ms per proposal | options |
+|---|---|---|---|
+"""
+_MEASURED = """
+## Measured quality
+
+Planted landscapes: spaces of 195 knobs (`dense`: 10) whose truth is known. The numbers are the true gain of the
+route that a study recommends, as a share of the gain of the best feasible route there is, with standard errors over
+landscapes; for `null`, where nothing helps, the true gain in per cent (below 0 is a loss). A build-only probe counts as
+a build. Each study met another landscape; `studies` says how many there were. Every strategy meets the same ones.
+
+"""
+_COMMAND = """
+Made by `python benchmarks/quality.py --strategies NAME ... --families NAME ... --seeds N --landscapes N
+--budgets 25 50 100 200 400 --out docs/strategies.csv`, with N the number of studies in the tables. Milliseconds per
+proposal are means over these studies, on a machine that did other work as well: compare them with each other.
+"""
+
+
+def results() -> Results:
+    """The measured results by (strategy, family, budget)."""
+    if not RESULTS.exists():
+        return {}
+    with RESULTS.open(newline="", encoding="utf-8") as file:
+        return {(r["strategy"], r["family"], int(r["budget"])): r for r in csv.DictReader(file)}
+
+
+def strategies_page() -> str:
+    """The page: a table of all strategies, what was measured, and what each is good and bad at."""
+    found, infos = results(), strategy_info()
+    parts = [_HEAD]
+    for info in infos:
+        times = [float(r["proposal_ms"]) for (name, _, _), r in found.items() if name == info.name]
+        options = ", ".join(f"`{o.name}={o.default}`" for o in info.options)
+        cost = f"{sum(times) / len(times):.1f}" if times else "-"
+        parts.append(f"| [`{info.name}`](#{info.name}) | {info.summary} | {cost} | {options} |\n")
+    parts.append(_MEASURED)
+    for family, explanation in FAMILIES.items():
+        parts += _family(family, explanation, found)
+    parts.append(_COMMAND)
+    for info in infos:
+        text = ast.get_docstring(ast.parse((folder() / f"{info.name}.py").read_text(encoding="utf-8"))) or ""
+        good = next((p for p in text.split("\n\n") if p.startswith("Good at:")), "")
+        parts.append(f"\n## {info.name}\n\n{text.split(chr(10))[0]}\n")
+        parts += [f"\n{good}\n"] if good else []
+        parts += [f"\nSource: {re.sub('^Source: ', '', info.source)}\n"] if info.source else []
+    return "".join(parts)
+
+
+def _family(family: str, explanation: str, found: Results) -> list[str]:
+    """The table of one family, best first, and its figure."""
+    budgets = sorted({budget for _, of, budget in found if of == family})
+    names = sorted({name for name, of, _ in found if of == family})
+    if not names:
+        return []
+    last = budgets[-1]
+    names.sort(key=lambda name: -float(found[name, family, last]["gain"]) if (name, family, last) in found else 0.0)
+    heads = [f"{b} builds" for b in budgets] + [f"timed of {last}", f"failed of {last}", "studies"]
+    parts = [f"### {family}\n\n{explanation[0].upper()}{explanation[1:]}.\n\n", f"| strategy | {' | '.join(heads)} |\n"]
+    parts.append("|---" * (len(heads) + 1) + "|\n")
+    for name in names:
+        cells = [_cell(found.get((name, family, budget))) for budget in budgets]
+        row = found.get((name, family, last))
+        if row is not None:
+            failed = sum(float(row[kind]) for kind in ("accuracy", "build_error", "crash", "timeout", "memory"))
+            cells += [f"{float(row['timed']):.0f}", f"{failed:.0f}", row["studies"]]
+        else:
+            cells += ["-", "-", next(found[name, family, b]["studies"] for b in budgets if (name, family, b) in found)]
+        parts.append(f"| `{name}` | {' | '.join(cells)} |\n")
+    parts.append("\n" if family == "null" else f"\n![{family}](figures/strategies-{family}.svg)\n\n")
+    return parts
+
+
+def _cell(row: dict[str, str] | None) -> str:
+    if row is None:
+        return "-"
+    name, times = ("share", 1.0) if row["share"] else ("gain", 100.0)
+    error = f" ± {float(row[f'{name}_se']) * times:.2f}" if row[f"{name}_se"] else ""
+    return f"{float(row[name]) * times:.2f}{error}"
+
+
+def draw(found: Results) -> None:
+    """One anytime figure per family: share of the best gain against builds."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams["svg.hashsalt"] = "strategies"
+    from matplotlib import pyplot as plt
+
+    FIGURES.mkdir(exist_ok=True)
+    for family in FAMILIES:
+        lines: dict[str, list[dict[str, str]]] = {}
+        for (name, of, _), row in sorted(found.items()):
+            if of == family and row["share"]:
+                lines.setdefault(name, []).append(row)
+        if not lines:
+            continue
+        figure, axes = plt.subplots(figsize=(6.4, 4.0), layout="constrained")
+        for number, (name, rows) in enumerate(lines.items()):
+            axes.errorbar(
+                [int(r["budget"]) for r in rows],
+                [float(r["share"]) for r in rows],
+                [float(r["share_se"] or 0) for r in rows],
+                label=name,
+                marker="osv^Dx"[number % 6],
+                color=f"C{number % 10}",
+                linestyle="-" if number < 10 else "--",
+                capsize=2,
+            )
+        axes.set(xscale="log", xlabel="builds", ylabel="share of the best gain", title=family, ylim=(-0.02, 1.02))
+        ticks = sorted({int(r["budget"]) for rows in lines.values() for r in rows})
+        axes.set_xticks(ticks, [str(t) for t in ticks])
+        axes.minorticks_off()
+        axes.legend(fontsize="small")
+        figure.savefig(FIGURES / f"strategies-{family}.svg", metadata={"Date": None})
+        plt.close(figure)
+
+
+if __name__ == "__main__":
+    draw(results())
+    (HERE / "strategies.md").write_text(strategies_page(), encoding="utf-8")
