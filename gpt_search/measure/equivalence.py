@@ -24,6 +24,8 @@ POWER = 0.9
 DETECTION_POWER = 0.8
 """Probability to see a difference that `detectable` calls detectable."""
 MOST_BUILDS = 500
+_NCT_HOLDS = 30.0
+"""The noncentral t distribution of scipy 1.15 to 1.17 gives NaN for some shifts above 37."""
 
 
 class Equivalence(enum.Enum):
@@ -91,7 +93,25 @@ def power(margin: float, spread: float, builds: int, alpha: float = ALPHA) -> fl
     from scipy.special import nctdtr, stdtrit
 
     limit = float(stdtrit(builds - 1, 1 - alpha))
-    return 1.0 - float(nctdtr(builds - 1, min(margin * math.sqrt(builds) / spread, 1e3), limit))
+    shift = min(margin * math.sqrt(builds) / spread, 1e3)
+    return 1.0 - (
+        _far_below(builds - 1, shift, limit) if shift > _NCT_HOLDS else float(nctdtr(builds - 1, shift, limit))
+    )
+
+
+def _far_below(freedom: int, shift: float, limit: float) -> float:
+    """P(T < limit) for the noncentral t: the chance of Z + shift < limit s, over the distribution of s.
+
+    s is the root of chi-squared over its degrees of freedom. Only where it is beyond shift / limit can T be below.
+    """
+    from scipy.integrate import quad
+    from scipy.special import gammaincc, ndtr
+    from scipy.stats import chi
+
+    root = math.sqrt(freedom)
+    start, end = max(0.0, shift - 10) / limit, (shift + 10) / limit
+    inside, _ = quad(lambda s: float(ndtr(limit * s - shift)) * float(chi.pdf(s * root, freedom)) * root, start, end)
+    return float(inside) + float(gammaincc(freedom / 2, freedom * end**2 / 2))
 
 
 def builds_needed(margin: float, spread: float, wanted: float = POWER, alpha: float = ALPHA) -> int | None:

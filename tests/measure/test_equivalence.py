@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from measure_simulations import NOISES
 from numpy.typing import NDArray
+from scipy.stats import t as student
 
 from gpt_search.measure.equivalence import (
     ALPHA,
@@ -114,3 +115,15 @@ def test_detectable_at_the_ends() -> None:
 def test_what_makes_no_sense_is_refused(call, message: str) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize(("builds", "shift"), [(2, 29.0), (2, 31.0), (2, 60.0), (5, 61.1), (10, 38.6), (50, 39.6)])
+def test_power_far_off_is_a_number_and_right(builds: int, shift: float) -> None:
+    """There the noncentral t of scipy may be NaN; the same chance by simulation."""
+    found = power(shift / math.sqrt(builds), 1.0, builds)
+    rng = np.random.default_rng(0)
+    s = np.sqrt(rng.chisquare(builds - 1, 400_000) / (builds - 1))
+    t = (rng.standard_normal(400_000) + shift) / s
+    shown = float((t > student.ppf(0.975, builds - 1)).mean())
+    assert found == pytest.approx(shown, abs=4 * math.sqrt(max(shown * (1 - shown), 1e-7) / 400_000) + 1e-6)
+    assert power(0.0546875, 0.002, 5) == pytest.approx(1.0, abs=1e-6)
