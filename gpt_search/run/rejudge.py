@@ -1,4 +1,4 @@
-"""Re-judging: a study's records under other tolerances, as a new study; nothing is built.
+"""Re-judging: a study's records under other tolerances, or another statistic, as a new study; nothing is built.
 
 Losses of every metric, raw samples and fingerprints are in the records, so feasibility and ranking follow
 from them. What the records do not hold is said to be unknown, and what would have to be built to know:
@@ -6,6 +6,7 @@ from them. What the records do not hold is said to be unknown, and what would ha
 - a route that missed the old tolerance and meets the new one was never timed;
 - a route whose timing was stopped early, because it was clearly worse than one that the new
   tolerance refuses, is not clearly worse than what is left;
+- a route with too few samples for the new statistic (`rejudge_timing`);
 - a route whose losses were never recorded cannot be judged.
 
 In the new study such a route keeps what is known of it (a trial that went as far as its losses, or
@@ -26,6 +27,8 @@ from gpt_search.domain.outcome import Outcome, Phase
 from gpt_search.domain.workload import Workload
 from gpt_search.measure.protocol import Protocol
 from gpt_search.measure.sequential import Decision, Field, decide
+from gpt_search.run.import_cache import refuse_imported
+from gpt_search.run.rejudge_timing import retimed, retimed_protocol
 from gpt_search.run.result import StudySummary
 from gpt_search.run.show import summarise
 from gpt_search.store.study import Restored, Row, StudyStore
@@ -40,6 +43,7 @@ class Missing(enum.Enum):
     TIMING = "it missed the old tolerance, so it was never timed"
     ROUNDS = "its timing was stopped early for a route that the new tolerance refuses"
     LOSSES = "its losses were not recorded"
+    SAMPLES = "its samples are too few for the new statistic"
 
     @property
     def explanation(self) -> str:
@@ -78,6 +82,8 @@ class Rejudged:
     source: str
     old: Tolerances
     new: Tolerances
+    old_timing: str
+    new_timing: str
     summary: StudySummary
     became_feasible: tuple[int, ...]
     became_infeasible: tuple[int, ...]
@@ -92,34 +98,43 @@ class Rejudged:
 def rejudge(
     study: str,
     storage: str,
-    tolerances: Sequence[str],
+    tolerances: Sequence[str] = (),
     metric: str | None = None,
     study_out: str | None = None,
+    timing: str | None = None,
 ) -> Rejudged:
-    """Makes a new study from the records of another one, judged by other tolerances; builds nothing.
+    """Makes a new study from the records of another one, judged by other tolerances or timed by another statistic.
 
-    tolerances: texts as in `--tolerance`. metric: by default the study's own. study_out: name of the new
-    study, by default STUDY-METRIC-TOLERANCE. Trials keep their numbers, routes and samples; unfinished
+    tolerances: texts as in `--tolerance`, none for the study's own. metric: by default the study's own. timing:
+    the statistic, likewise. study_out: name of the new study, by default STUDY-METRIC-TOLERANCE, and the timing where
+    it is another. Nothing is built. Trials keep their numbers, routes and samples; unfinished
     ones stay unfinished. Confirmations are not taken over: they are of the old study's winner.
 
     Raises InputError for an unknown study, one without a reference, tolerances that the reference misses
-    or that name unknown outputs, and a new study that exists already.
+    or that name unknown outputs, a statistic that the samples do not tell, and a new study that exists already.
     """
     with StudyStore.read(storage, study) as source:
         restored = source.restore()
         if not restored.rows or restored.rows[0].evaluation.latency_ms is None:
             raise InputError(f"study {study!r} has no timed reference yet; continue it with `{source.resume_command}`")
         old = Tolerances.from_json(source.settings["tolerance"])
-        new = _tolerances(tolerances, metric or old.metric, restored)
-        if new == old:
+        refuse_imported(source.settings, study)
+        same = not tolerances and metric in (None, old.metric) and timing is not None
+        new = old if same else _tolerances(tolerances, metric or old.metric, restored)
+        before_timing = Protocol.from_json(source.settings["protocol"])
+        protocol = retimed_protocol(before_timing, timing or before_timing.timing)
+        if new == old and protocol == before_timing:
             raise InputError(f"study {study!r} is judged by exactly these tolerances already; give others")
-        protocol = Protocol.from_json(source.settings["protocol"])
         weights = Workload.from_json(source.settings["workload"]).weights
-        rows, missing = _judged(restored, new, protocol, weights)
+        rows, missing = _judged(restored, new, protocol, weights, retime=protocol != before_timing)
         settings = source.settings.with_section("tolerance", new.to_json())
+        settings = settings.with_section("protocol", protocol.to_json())
         facts = {name: source.attr(name) for name in ("budget", "builders")}
         origin = {"study": study, "study_id": source.id, "trials": len(rows), "tolerance": old.to_json()}
-        name = study_out or f"{study}-{new.metric}-{new.default:g}"
+        tail = "" if protocol == before_timing else f"-{protocol.timing}"
+        if tail:
+            origin["timing"] = before_timing.timing
+        name = study_out or (f"{study}{tail}" if new == old else f"{study}-{new.metric}-{new.default:g}{tail}")
         defaults = dict(source.settings["database"]["defaults"])
         space = source.space
     unknown = _unknown(rows, missing, {r.trial: str(space.route(r.codes).changes(defaults)) for r in rows})
@@ -142,6 +157,8 @@ def rejudge(
         source=study,
         old=old,
         new=new,
+        old_timing=before_timing.timing,
+        new_timing=protocol.timing,
         summary=summary,
         became_feasible=tuple(t for t in changed if after[t] is Outcome.OK),
         became_infeasible=tuple(t for t in changed if after[t] is Outcome.ACCURACY),
@@ -165,16 +182,22 @@ def _tolerances(texts: Sequence[str], metric: str, restored: Restored) -> Tolera
 
 
 def _judged(
-    restored: Restored, new: Tolerances, protocol: Protocol, weights: tuple[float, ...]
+    restored: Restored, new: Tolerances, protocol: Protocol, weights: tuple[float, ...], *, retime: bool
 ) -> tuple[list[Row], dict[int, Missing]]:
-    """The rows under the new tolerances, and what is missing, by trial."""
+    """The rows under the new tolerances and statistic, and what is missing, by trial."""
     rows: list[Row] = []
     missing: dict[int, Missing] = {}
-    for row in restored.rows:
+    timed: list[Row] = restored.rows
+    lacking: frozenset[int] = frozenset()
+    if retime:
+        timed, lacking = retimed(timed, protocol, weights)
+    for row in timed:
         judged, lacks = _judged_row(row, new)
         rows.append(judged)
         if lacks is not None:
             missing[row.trial] = lacks
+        elif row.trial in lacking and judged.evaluation.outcome is Outcome.OK:
+            missing[row.trial] = Missing.SAMPLES
     race = Field(protocol, weights)
     longest: dict[int, Evaluation] = {}  # of each sequence of samples, by the trial that began it
     for row in rows:
