@@ -99,7 +99,8 @@ def drift_table(rows: Iterable[tuple[int, Evaluation, float]]) -> pd.DataFrame:
     study had run when the trial finished (`store.study.Row`).
 
     Columns, one row per round that was timed: trial, round, at_s (seconds that the study had run),
-    reference_ms and candidate_ms (medians of the round's samples), and of the trial: uncorrected_ms
+    reference_ms and candidate_ms (medians of the round's samples; of several shape points each scaled
+    so that trial 0's rounds of that point have the median base_ms), and of the trial: uncorrected_ms
     (median over its rounds of candidate_ms), corrected_ms (its value: median ratio to the reference of
     its own rounds, times the reference of trial 0) and base_ms (that reference).
 
@@ -110,6 +111,7 @@ def drift_table(rows: Iterable[tuple[int, Evaluation, float]]) -> pd.DataFrame:
     """
     found: list[tuple[int, int, float, float, float, float, float, float]] = []
     base = float("nan")
+    scales: dict[int, float] = {}
     for trial, evaluation, clock_s in rows:
         if not found and (trial != 0 or evaluation.latency_ms is None or not evaluation.rounds):
             raise InputError(f"drift is told against the reference; the first trial is {trial}, or was not timed")
@@ -118,8 +120,11 @@ def drift_table(rows: Iterable[tuple[int, Evaluation, float]]) -> pd.DataFrame:
             continue
         if trial == 0:
             base = evaluation.latency_ms
-        theirs = [median(r.reference_ms) for r in rounds]
-        mine = [median(r.candidate_ms) for r in rounds]
+            points = {r.point for r in rounds}
+            for point in points if len(points) > 1 else ():
+                scales[point] = base / median(median(r.reference_ms) for r in rounds if r.point == point)
+        theirs = [scales.get(r.point, 1.0) * median(r.reference_ms) for r in rounds]
+        mine = [scales.get(r.point, 1.0) * median(r.candidate_ms) for r in rounds]
         uncorrected, corrected = base if trial == 0 else median(mine), evaluation.latency_ms
         if evaluation.borrowed:  # its value rests on rounds of other times too
             corrected = base * math.exp(median(math.log(m / t) for m, t in zip(mine, theirs, strict=True)))

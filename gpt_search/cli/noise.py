@@ -148,7 +148,7 @@ def print_floor(floor: NoiseFloor, budget: float, path: Path) -> None:
     _row("route", f"{floor.reference_ms:.4g} ms; {floor.rebuilds} builds, {floor.processes} processes of each")
     _row(
         "noise",
-        f"{_percent(parts.total)} for one value (median of {floor.min_rounds} rounds, one build, one process)",
+        f"{_percent(parts.total)} for one value ({floor.min_rounds} rounds, one build, one process)",
     )
     for label, part in (("samples", parts.samples), ("processes", parts.processes), ("builds", parts.rebuilds)):
         _row("", f"{_percent(part)} between {label}")

@@ -57,7 +57,7 @@ class NoiseFloor:
     """A measured floor.
 
     components: variances of the log-ratio of the reference to itself, at the three levels; a sample is the
-    median of `min_rounds` rounds. noise: relative standard deviation of one value: one sample, in one
+    estimate from `min_rounds` rounds. noise: relative standard deviation of one value: one sample, in one
     process, of one build. costs: seconds; confirm_samples: that a confirmation takes of each build. fingerprints: of
     both builds of each pair.
     """
@@ -143,7 +143,7 @@ def measure_noise(
         )
     if rounds < 2 * few or rounds % few:
         raise InputError(
-            f"--rounds is {rounds}; it must be a multiple of {few}, at least {2 * few}: a sample is the median of {few}"
+            f"--rounds is {rounds}; it must be a multiple of {few}, at least {2 * few}: a sample is made of {few}"
         )
     prepared = prepare(config)
     timed, prints, build_s = _replicas(prepared, rebuilds, processes, rounds, step)

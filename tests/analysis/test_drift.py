@@ -69,6 +69,18 @@ def test_of_rounds_that_were_added_to_earlier_ones_only_these_are_shown_and_corr
     assert trials["corrected_ms"].first().tolist() == pytest.approx([2.0, 1.8, 1.6])
 
 
+def test_rounds_of_several_shape_points_are_on_one_scale():
+    """One point takes ten times as long; without a scale of its own it would look like drift."""
+
+    def at_both_points(ratio: float) -> Evaluation:
+        rounds = [Round((ratio * ms,) * 3, (ms,) * 3, n, point=n % 2) for n, ms in enumerate([1.0, 10.0] * 3)]
+        return Evaluation(Outcome.OK, Phase.TIME, latency_ms=math.sqrt(10) * ratio, rounds=tuple(rounds))
+
+    table = drift_table([(0, at_both_points(1.0), 5.0), (1, at_both_points(0.9), 15.0)])
+    assert table["reference_ms"].tolist() == pytest.approx([math.sqrt(10)] * 12)
+    assert table["uncorrected_ms"].tolist()[-1] == pytest.approx(0.9 * math.sqrt(10))
+
+
 @pytest.mark.parametrize(
     "rows", [[], [(0, Evaluation(Outcome.CRASH, Phase.TIME), 1.0)], [(1, evaluation(1, drifting, 1.0), 15.0)]]
 )
