@@ -38,7 +38,7 @@ from gpt_search.domain.budget import row_at
 from gpt_search.domain.landscape import FAMILIES, planted
 from gpt_search.domain.streams import seed_from
 from gpt_search.search.discovery import strategy_names
-from gpt_search.search.prefixes import AsLive, charged, recommendations
+from gpt_search.search.prefixes import AsLive, Seen, charged, recommendations
 
 WORTH = 0.02
 """A landscape whose best route gains less has no meaningful share."""
@@ -72,7 +72,7 @@ def run(task: Task) -> list[Result]:
     """One study of the largest budget, looked at after each of the budgets."""
     landscape = planted(task.family, seed_from("quality", "landscape", task.family, task.landscape))
     best = landscape.best_log_ratio
-    measure = AsLive(landscape.measure)
+    measure = Seen(AsLive(landscape.measure))
     done = simulate(
         landscape.space,
         task.strategy,

@@ -26,17 +26,31 @@ class Evaluated(NamedTuple):
     observation: Observation
 
 
+class Seen:
+    """Measures, and remembers it: `seen` holds the trials in order."""
+
+    def __init__(self, measure: Measure) -> None:
+        """measure: as for `simulate`."""
+        self.measure = measure
+        self.seen: list[Evaluated] = []
+
+    def __call__(self, codes: Codes, rng: np.random.Generator, until: Phase) -> Observation:
+        """One evaluation, as `simulate` wants it."""
+        found = self.measure(codes, rng, until)
+        self.seen.append(Evaluated(codes.copy(), until, found))
+        return found
+
+
 class AsLive:
-    """Measures as a live study does, and remembers it: an engine known by its fingerprint is not timed twice.
+    """Measures as a live study does: an engine known by its fingerprint is not timed twice.
 
     The second route of an engine takes the value over and pays for its start and build; the same route, proposed
-    again, is timed again. `seen` holds the trials in order.
+    again, is timed again.
     """
 
     def __init__(self, measure: Measure) -> None:
         """measure: as for `simulate`; fingerprints that are equal must mean equal engines."""
         self.measure = measure
-        self.seen: list[Evaluated] = []
         self._timed: dict[str, tuple[bytes, Observation]] = {}
 
     def __call__(self, codes: Codes, rng: np.random.Generator, until: Phase) -> Observation:
@@ -47,7 +61,6 @@ class AsLive:
             if first is not found and route != codes.tobytes():
                 cost = {phase: s for phase, s in found.cost_s.items() if phase in ("start", "build")}
                 found = first._replace(cost_s=cost)
-        self.seen.append(Evaluated(codes.copy(), until, found))
         return found
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from gpt_search import History, InputError, Phase, load_strategy, planted, simulate
 from gpt_search.domain.budget import row_at
-from gpt_search.search.prefixes import AsLive, charged, recommendations
+from gpt_search.search.prefixes import AsLive, Seen, charged, recommendations
 from gpt_search.search.strategy import recommended_rows
 
 
@@ -25,14 +25,14 @@ def test_a_known_engine_is_not_timed_again() -> None:
 
 def test_a_prefix_recommends_what_the_shorter_study_does() -> None:
     landscape = planted("sparse", 3, 40)
-    measure = AsLive(landscape.measure)
+    measure = Seen(AsLive(landscape.measure))
     simulate(landscape.space, "sparse_random", measure, trials=None, builds=40, seed=1, noise=landscape.noise)
     builds, seconds = charged(measure.seen)
     ends = row_at("builds", builds, seconds, [10, 25, 40, 99]).tolist()
     found = recommendations(lambda: load_strategy("sparse_random"), landscape.space, measure.seen, ends, 0.012)
     assert sorted(found) == sorted(set(ends))
     for budget, end in zip([10, 25, 40], ends, strict=False):
-        alone = AsLive(landscape.measure)
+        alone = Seen(AsLive(landscape.measure))
         done = simulate(
             landscape.space, "sparse_random", alone, trials=None, builds=budget, seed=1, noise=landscape.noise
         )
@@ -43,7 +43,7 @@ def test_a_prefix_recommends_what_the_shorter_study_does() -> None:
 
 def test_a_strategy_that_recommends_for_itself_is_made_anew_for_every_row() -> None:
     landscape = planted("sparse", 3, 12)
-    measure, made = AsLive(landscape.measure), []
+    measure, made = Seen(landscape.measure), []
 
     class Own:
         def __init__(self) -> None:

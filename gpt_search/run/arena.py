@@ -1,0 +1,118 @@
+"""The tasks of an experiment, opened: a space, what measures its routes, and what is true of them.
+
+A task is made once in every process that needs it; what belongs to one study alone is made by `study`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpt_search.backends.registry import availability
+from gpt_search.domain.errors import InputError
+from gpt_search.domain.landscape import planted
+from gpt_search.domain.space import Codes, SearchSpace
+from gpt_search.run.experiment import TaskPlan
+from gpt_search.run.experiment_file import LiveTask, PlantedTask, TableTask
+from gpt_search.search.prefixes import AsLive
+from gpt_search.search.simulate import Measure
+from gpt_search.search.strategy import Strategy
+
+Floats = NDArray[np.float64]
+
+
+class Arena(Protocol):
+    """What a cell needs of its task.
+
+    space: what is searched. noise: relative standard deviation of one value, as strategies are told it. label: one
+    line on where values come from, for every output. seconds_per_build: what a trial is charged, about, None where
+    unknown.
+    """
+
+    space: SearchSpace
+    noise: float | None
+    label: str
+    seconds_per_build: float | None
+
+    def study(self, seed: int) -> Measure:
+        """What measures the routes of one study, as `simulate` wants it: called once for each trial, in order."""
+        ...
+
+    def strategy(self, strategy: Strategy) -> Strategy:
+        """The strategy as it searches this task."""
+        ...
+
+    def truth(self, codes: Codes) -> Floats:
+        """log(latency / reference) of routes, float64 (n,), NaN where infeasible or unknown. codes: int16 (n, d)."""
+        ...
+
+    def facts(self) -> Mapping[str, Any]:
+        """What a cell says of its task (see `Cell.facts`)."""
+        ...
+
+
+def open_task(plan: TaskPlan) -> Arena:
+    """The task, ready to be searched, but for live ones (see `run.live_task`). Raises InputError."""
+    if isinstance(plan.section, PlantedTask):
+        return Planted(plan)
+    if isinstance(plan.section, TableTask):
+        return replayed(plan)
+    assert isinstance(plan.section, LiveTask)
+    raise InputError("live tasks cannot be run in this version")
+
+
+class Planted:
+    """A planted landscape, measured as a live study measures: a known engine is not timed again."""
+
+    def __init__(self, plan: TaskPlan) -> None:
+        """Raises InputError for a landscape that cannot be grown."""
+        section = plan.section
+        assert isinstance(section, PlantedTask) and plan.seed is not None
+        self._landscape = planted(section.family, plan.seed, section.knobs, noise=section.noise)
+        self.space = self._landscape.space
+        self.noise: float | None = self._landscape.noise
+        costs = self._landscape.costs
+        self.seconds_per_build: float | None = costs.start + costs.build + costs.gate + costs.time
+        self.label = f"planted landscape {section.family}, seed {plan.seed}: simulated, the truth is known"
+
+    def study(self, seed: int) -> Measure:
+        """A measure that knows no engine yet."""
+        return AsLive(self._landscape.measure)
+
+    def strategy(self, strategy: Strategy) -> Strategy:
+        """Itself."""
+        return strategy
+
+    def truth(self, codes: Codes) -> Floats:
+        """Exact."""
+        return np.asarray(self._landscape.true_log_ratio(codes), np.float64)
+
+    def facts(self) -> Mapping[str, Any]:
+        """See `Cell.facts`. The floor is that of one value, 1.96 standard deviations."""
+        return {
+            "best": float(self._landscape.best_log_ratio),
+            "best_known": True,
+            "floor": 1.96 * self._landscape.noise,
+            "reference_ms": float(self._landscape.reference_ms),
+            "n_routes": self.space.size,
+            "builds_behind": None,
+        }
+
+
+def replayed(plan: TaskPlan) -> Arena:
+    """A recorded table. Raises InputError."""
+    raise InputError("tables cannot be replayed in this version")
+
+
+def describe_live(section: LiveTask) -> str:
+    """One line on a live task; nothing is loaded or built."""
+    what = section.workload or section.public or section.model
+    shapes = ", ".join(f"{name}={'x'.join(map(str, shape))}" for name, shape in section.shapes.items())
+    tolerance = "default" if section.tolerance is None else section.tolerance
+    limits = f"{section.metric} within {tolerance}"
+    why = availability(section.backend)
+    can = "" if why is None else f"; cannot run here: {why}"
+    return f"live: {what}{f' ({shapes})' if shapes else ''} on {section.backend}, {limits}{can}"

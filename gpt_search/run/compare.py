@@ -1,0 +1,112 @@
+"""Running an experiment: the cells that are not finished yet, in parallel processes, into a folder."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpt_search import __version__
+from gpt_search.run.cell_workers import Finished, run_in_processes
+from gpt_search.run.compare_plan import Pace
+from gpt_search.run.experiment import Coordinates, Experiment
+from gpt_search.store.experiment import open_folder
+
+
+@dataclass(frozen=True)
+class CompareStatus:
+    """After each cell. done: finished cells, earlier runs' included; left_s: seconds to go, None while unknown."""
+
+    last: Finished
+    done: int
+    failed: int
+    total: int
+    left_s: float | None
+
+
+@dataclass(frozen=True)
+class CompareResult:
+    """What a run left. earlier: cells that were finished before; ran: that this run finished; left: not started,
+    because the wall-clock cap was reached; failures: cells that failed, with the reason."""
+
+    folder: Path
+    total: int
+    earlier: int
+    ran: int
+    left: int
+    failures: tuple[Finished, ...]
+    wall_s: float
+
+
+def compare(
+    experiment: Experiment,
+    out: str | Path,
+    jobs: int | None = None,
+    progress: Callable[[CompareStatus], None] | None = None,
+    started: Callable[[int, int], None] | None = None,
+) -> CompareResult:
+    """Runs the cells that the folder lacks. A cell that fails is recorded, and the others go on.
+
+    jobs: processes; by default as many as there are cores. progress: called after every cell. started: called once
+    with the number of cells in all, and of those that were finished before.
+
+    Raises InputError when the folder is of another experiment; StorageError when it cannot be written. Whatever
+    interrupts it, finished cells stay.
+    """
+    began = time.monotonic()
+    about = {
+        "name": experiment.name,
+        "axis": experiment.axis,
+        "gpt_search": __version__,
+        "statistics": experiment.statistics.model_dump(),
+        "tested": list(experiment.tested),
+        "strategies": [strategy.name for strategy in experiment.strategies],
+        "tasks": [task.name for task in experiment.tasks],
+        "wall_clock_s": experiment.wall_clock_s,
+    }
+    with open_folder(out, experiment.facts, about) as folder:
+        cells = list(experiment.cells())
+        waiting = [c for c in cells if not folder.has(c.task, c.strategy, c.seed)]
+        earlier = len(cells) - len(waiting)
+        if started is not None:
+            started(len(cells), earlier)
+        jobs = min(jobs or os.cpu_count() or 1, max(1, len(waiting)))
+        pace, ran, failures = Pace(jobs), 0, list[Finished]()
+        remaining: dict[tuple[str, str], int] = defaultdict(int)
+        for cell in waiting:
+            remaining[cell.task, cell.strategy] += 1
+        begun = 0
+
+        def in_time() -> Iterator[Coordinates]:
+            nonlocal begun
+            for cell in waiting:
+                limit = experiment.wall_clock_s
+                if limit is not None and time.monotonic() - began >= limit:
+                    return
+                begun += 1
+                yield cell
+
+        with closing(run_in_processes(experiment, folder, in_time(), jobs)) as results:
+            for found in results:
+                remaining[found.cell.task, found.cell.strategy] -= 1
+                if found.error is None:
+                    ran += 1
+                    pace.learn(found.cell, found.wall_s)
+                else:
+                    failures.append(found)
+                    folder.fail(*_key(found.cell), found.error)
+                if progress is not None:
+                    left_s = pace.left(remaining)
+                    if left_s is not None and experiment.wall_clock_s is not None:
+                        left_s = min(left_s, max(0.0, experiment.wall_clock_s - (time.monotonic() - began)))
+                    progress(CompareStatus(found, earlier + ran, len(failures), len(cells), left_s))
+    left = len(waiting) - begun
+    return CompareResult(Path(out), len(cells), earlier, ran, left, tuple(failures), time.monotonic() - began)
+
+
+def _key(cell: Coordinates) -> tuple[str, str, int]:
+    return cell.task, cell.strategy, cell.seed
