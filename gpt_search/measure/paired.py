@@ -125,6 +125,19 @@ def section_log_ratios(rounds: Iterable[Round], statistic: Statistic = MEDIAN) -
     return sections.log_ratios
 
 
+def estimate_of_sections(log_ratios: Sequence[float] | NDArray[np.float64], statistic: Statistic) -> PairedEstimate:
+    """What sections say where their samples are not at hand: `estimate_of`, or their mean and `section_error`.
+
+    Raises ValueError for no or non-finite log-ratios.
+    """
+    if statistic.timing == "median":
+        return estimate_of(log_ratios)
+    values = [float(x) for x in log_ratios]
+    if not values or not all(map(math.isfinite, values)):
+        raise ValueError("an estimate needs at least one section, and finite log-ratios")
+    return PairedEstimate(math.fsum(values) / len(values), section_error(values), len(values))
+
+
 def error_rule(statistic: Statistic) -> Callable[[Sequence[float]], float]:
     """What gives the standard error of an estimate from the log-ratios of its sections."""
     return (lambda x: estimate_of(x).error) if statistic.timing == "median" else section_error
