@@ -166,6 +166,20 @@ class TensorRTBackend:
             raise InputError("TensorRT builds for the GPU that is here; compute_capability is TensorRT-RTX's")
         return TensorRTOptions.parse(values).to_json()
 
+    def cannot_run(self) -> str | None:
+        """Why engines can be built here, but not run, in one line; None where they can. Builds the smallest network."""
+        builder = self._builder()
+        network = builder.create_network(1 << int(self._trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
+        given = network.add_input("x", self._trt.float32, (1,))
+        network.mark_output(network.add_identity(given).get_output(0))
+        with self._logs.recording() as log:
+            plan = serialise(builder, network, builder.create_builder_config(), log)
+            runtime: trt.Runtime = self._trt.Runtime(self._logs.logger)
+            engine: trt.ICudaEngine | None = runtime.deserialize_cuda_engine(plan)
+        if engine is None:
+            return why_not_run(log.errors, self.library.title) or " ".join(log.errors)
+        return None
+
     # -- building ------------------------------------------------------------------------------
     def cancel(self) -> None:
         """Ends the build that is running at its next step: it raises BuildError. From any thread."""

@@ -77,6 +77,46 @@ class OneOf(click.Choice[str]):
         return str(value)
 
 
+def build_options_option(function: _F) -> _F:
+    """Adds `--option`: what the backend is told for every build and timing (see `build_options`)."""
+    return click.option(
+        "--option",
+        "options",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="Option of the backend, or @FILE with a JSON object of them; may be repeated.",
+    )(function)
+
+
+def build_options(given: Iterable[str]) -> dict[str, object]:
+    """Options by name, from `NAME=VALUE` and `@FILE`; a value that is JSON is taken as such, any other as text.
+
+    Raises InputError for another form, an unreadable file, and a name that is given twice.
+    """
+    found: dict[str, object] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if text.startswith("@"):
+            try:
+                content = json.loads(Path(text[1:]).read_text(encoding="utf-8"))
+            except (OSError, ValueError) as error:
+                raise InputError(f"--option {text}: the file cannot be read as JSON: {error}") from None
+            if not isinstance(content, dict):
+                raise InputError(f"--option {text}: the file holds no JSON object of options")
+            new = content
+        elif not equals or not name.strip() or not value.strip():
+            raise InputError(f"--option {text!r} is not of the form NAME=VALUE, nor @FILE")
+        else:
+            try:
+                new = {name.strip(): json.loads(value)}
+            except ValueError:
+                new = {name.strip(): value.strip()}
+        for twice in found.keys() & new.keys():
+            raise InputError(f"--option {twice} is given twice")
+        found |= new
+    return found
+
+
 def knob_source_options(function: _F) -> _F:
     """Adds `--backend` and `--database` to a command: where the knobs come from (see `knob_database`)."""
     function = click.option(

@@ -108,6 +108,9 @@ def _backends() -> dict[str, Any]:
             can = backend.capabilities
             entry["environment"] = dict(backend.environment())
             entry["knobs"] = len(backend.knob_database())
+            why_only_build = getattr(backend, "cannot_run", lambda: None)()
+            if why_only_build is not None:
+                entry["cannot_run"] = why_only_build
         except InputError as error:
             found[name] = {"usable": False, "why_not": str(error)}
             continue
@@ -314,7 +317,11 @@ def _print_backend(name: str, entry: Mapping[str, Any]) -> None:
     if not entry["usable"]:
         print_wrapped(f"not usable here: {entry['why_not']}", first=f"  {name}: ", indent="      ")
         return
-    click.echo(f"  {name}: usable, {entry['knobs']} knobs")
+    if "cannot_run" in entry:
+        print_wrapped(f"builds, but does not run here, {entry['knobs']} knobs", first=f"  {name}: ", indent="      ")
+        print_wrapped(entry["cannot_run"], indent="      ")
+    else:
+        click.echo(f"  {name}: usable, {entry['knobs']} knobs")
     builds = "building uses the device" if entry["build_uses_device"] else "building leaves the device alone"
     print_wrapped(
         f"fingerprints: {entry['fingerprints']}; times {', '.join(entry['metrics'])}; {builds}; "

@@ -11,6 +11,8 @@ from gpt_search.cli.common import (
     DEFAULT_BACKEND,
     Amount,
     WholeNumber,
+    build_options,
+    build_options_option,
     json_option,
     print_json,
     print_table,
@@ -65,6 +67,7 @@ _LABEL = 11
     show_default=True,
     help="The compiler; see `gpt-search doctor`.",
 )
+@build_options_option
 @storage_option
 @json_option
 def noise(
@@ -80,6 +83,7 @@ def noise(
     rounds: int,
     budget: float,
     backend: str,
+    options: tuple[str, ...],
     storage: str,
     as_json: bool,
 ) -> None:
@@ -100,6 +104,7 @@ def noise(
         backend=backend,
         shapes=parse_shapes(shape),
         points=parse_points(point, parse_shapes(shape)),
+        options=build_options(options),
         storage=storage,
         protocol=Protocol.for_timing(timing, streams or 1, host_copies),
     )

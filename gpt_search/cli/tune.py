@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpt_search.cli.common import DEFAULT_BACKEND, Amount, OneOf, WholeNumber, gpu_notes, json_option, print_json
+from gpt_search.cli.common import (
+    DEFAULT_BACKEND,
+    Amount,
+    OneOf,
+    WholeNumber,
+    build_options,
+    build_options_option,
+    gpu_notes,
+    json_option,
+    print_json,
+)
 from gpt_search.cli.live import LiveProgress, stoppable
 from gpt_search.cli.summary import command_for, confirmation_json, latest_confirmation, print_summary, summary_json
 
@@ -90,6 +100,7 @@ def storage_option(function: Any) -> Any:
     show_default=True,
     help="The compiler; see `gpt-search doctor`.",
 )
+@build_options_option
 @click.option("--metric", type=OneOf(METRICS), default="cos", show_default=True, help="Accuracy loss.")
 @click.option("--tolerance", multiple=True, metavar="[OUTPUT=]X", help="Largest loss allowed; may be repeated.")
 @click.option(
@@ -145,6 +156,7 @@ def tune(
     builders: int | None,
     seed: int,
     backend: str,
+    options: tuple[str, ...],
     metric: str,
     tolerance: tuple[str, ...],
     reference: str,
@@ -190,6 +202,7 @@ def tune(
         budget=Budget(trials, builds, seconds),
         seed=seed,
         backend=backend,
+        options=build_options(options),
         metric=metric,
         tolerances=tolerance,
         reference=reference,

@@ -46,6 +46,7 @@ class Evaluation:
     checks: number of the trial with the same fingerprint that this one was timed to be compared with: a spot check.
     raced: True when timing stopped early because the route was clearly worse than the best.
     cost_s: seconds by phase ("start", "build", "gate", "time"). message: why it failed, one or more lines.
+    build: what the backend tells of the build beside the fingerprint, JSON-like, such as "engine_digest".
     notes: what a reader must know about how it was timed (launched otherwise than usual, throttled rounds).
     """
 
@@ -70,6 +71,7 @@ class Evaluation:
     cost_s: Mapping[str, float] = field(default_factory=dict)
     message: str | None = None
     notes: tuple[str, ...] = ()
+    build: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def own_rounds(self) -> tuple[Round, ...]:
@@ -118,6 +120,7 @@ class Evaluation:
             "raced": self.raced,
             "cost_s": {phase: _number(s) for phase, s in self.cost_s.items()},
             "message": self.message,
+            **({"build": dict(self.build)} if self.build else {}),
             **({"notes": list(self.notes)} if self.notes else {}),
             "rounds": [
                 {
@@ -158,6 +161,7 @@ class Evaluation:
             raced=bool(data["raced"]),
             cost_s={str(k): float(v) for k, v in data["cost_s"].items()},
             message=data["message"],
+            build=dict(data.get("build", {})),
             notes=tuple(map(str, data.get("notes", ()))),
             rounds=tuple(
                 Round(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gpt_search.backends.base import Fingerprints
 from gpt_search.backends.registry import availability, file_of
@@ -22,6 +22,8 @@ class Description:
 
     own_workload: whether the backend has a form of model of its own, and the method `own_workload` that reads it.
     metrics: what it can time (`Capabilities.metrics`).
+    options: build options, checked, in the form that records keep. cannot_run: why engines can be built here, but not
+    run; None where they can. frozen_cache: whether the builds of a study start from one cache.
     """
 
     database: KnobDatabase
@@ -29,15 +31,22 @@ class Description:
     fingerprint: Fingerprints
     own_workload: bool = False
     metrics: tuple[str, ...] = ("latency",)
+    options: Mapping[str, object] = field(default_factory=dict)
+    cannot_run: str | None = None
+    frozen_cache: bool = False
 
 
-def describe_backend(name: str) -> Description:
-    """Starts a worker, asks, ends it. Raises InputError when the backend cannot be used here, with the reason."""
+def describe_backend(name: str, options: Mapping[str, object] | None = None) -> Description:
+    """Starts a worker, asks, ends it.
+
+    options: build options to be checked. Raises InputError when the backend cannot be used here, with the
+    reason, or when an option is wrong.
+    """
     why = availability(name)
     if why is not None:
         raise InputError(f"the backend {name!r} cannot be used here: {why}")
     try:
-        with Worker(WorkerSpec(name)) as worker:
+        with Worker(WorkerSpec(name, options=options or {})) as worker:
             answer = worker.ask("describe", timeout_s=_TIMEOUT_S, phase="describe")
             ready = worker.ready
     except WorkerFailed as error:
@@ -52,4 +61,7 @@ def describe_backend(name: str) -> Description:
         Fingerprints[ready["fingerprint"]],
         ready["own_workload"],
         tuple(ready["metrics"]),
+        answer.fields["options"],
+        answer.fields["cannot_run"],
+        answer.fields["frozen_cache"],
     )

@@ -446,6 +446,7 @@ class Evaluator:
                     built = self._ask_build(worker, CANDIDATE, route, seed)
         run.facts["fingerprint"] = built["fingerprint"]
         run.facts["memory_bytes"] = built["memory_bytes"]
+        run.facts["build"] = built["facts"]
         run.facts["engine_bytes"] = built["engine_bytes"]
         if built["engine_bytes"] is None and self.settings.limits.size_mb is not None:
             with run.phase("save"):

@@ -14,7 +14,11 @@ Optional extras of a backend that simulates: `backend.simulate_trial(route, seed
 each build and may return a cost in seconds by phase, which then stands for the real one;
 `engine.simulate_round(seed, round, slot)` before each round of timing; `engine.simulated` is True when its
 samples are not wall time. Any backend may have `device_id` (text, names the physical device for
-the lock; default "cpu") and `device_state()` (numbers such as clocks and temperature, by name).
+the lock; default "cpu") and `device_state()` (numbers such as clocks and temperature, by name);
+`check_options(values)`, which gives build options in the form that records keep, or raises InputError;
+`cannot_run()`, one line on why it can build here but not run, or None; `frozen_cache`, True where builds
+start from a cache that the study's first build wrote (see `run.timing_cache`). Any engine may have `facts`,
+JSON-like, which are recorded with its build.
 """
 
 from __future__ import annotations
@@ -150,7 +154,18 @@ class Server:
     def _describe(self, request: Message) -> Message:
         if self._backend is None:
             raise RuntimeError("the worker was asked to work before it was told the backend")
-        return Message("described", request.id, {"database": self._backend.knob_database().to_json()})
+        backend, options = self._backend, dict(self._options.values)
+        check: Callable[[Mapping[str, object]], dict[str, object]] | None = getattr(backend, "check_options", None)
+        return Message(
+            "described",
+            request.id,
+            {
+                "options": options if check is None else check(options),
+                "database": backend.knob_database().to_json(),
+                "cannot_run": getattr(backend, "cannot_run", lambda: None)(),
+                "frozen_cache": bool(getattr(backend, "frozen_cache", False)),
+            },
+        )
 
     def _build(self, request: Message) -> Message:
         backend, workload = self._ready()
@@ -187,6 +202,7 @@ class Server:
                 "memory_bytes": None if memory is None else int(memory),
                 "engine_bytes": None if size is None else int(size),
                 "seconds": seconds,
+                "facts": dict(getattr(engine, "facts", {})),
             },
         )
 

@@ -7,7 +7,7 @@ stored; both end in `StudySettings`, and whatever differs is refused.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from gpt_search.measure.protocol import Protocol
 from gpt_search.measure.statistic import Statistic
 from gpt_search.run.config import TuneConfig
 from gpt_search.run.golden import prepare_golden
+from gpt_search.run.timing_cache import with_timing_cache
 from gpt_search.search.discovery import load_strategy, relative_file
 from gpt_search.search.strategy import Strategy
 from gpt_search.store.location import locate
@@ -119,6 +120,16 @@ class Prepared:
         return Evaluator(self.evaluator_settings(protocol), self.space.reference)
 
 
+def runnable(description: Description, backend: str) -> Description:
+    """The description. Raises InputError where engines can be built but not run: nothing could be gated or timed."""
+    if description.cannot_run is not None:
+        raise InputError(
+            f"the backend {backend!r} can build engines here, but a study also runs them: {description.cannot_run}. "
+            "`gpt-search knobs` and `gpt-search plan` work here"
+        )
+    return description
+
+
 def strategy_spec(strategy: Strategy) -> str:
     """The spec that `load_strategy` put on it, or the class's name for one made in Python."""
     spec = getattr(strategy, "spec", None)
@@ -135,7 +146,7 @@ def prepare(config: TuneConfig) -> Prepared:
     tolerances = parse_tolerances(config.tolerances, config.metric)
     location = locate(config.storage)
     location.check(must_exist=False)
-    description = describe_backend(backend)
+    description = runnable(describe_backend(backend, config.options), backend)
     protocol = config.protocol
     if (refusal := timing_refusal(description.metrics, protocol.streams, protocol.host_copies)) is not None:
         raise InputError(f"the backend {backend.partition(':')[0]!r} cannot time so. {refusal}")
@@ -143,6 +154,15 @@ def prepare(config: TuneConfig) -> Prepared:
     model = describe_model(backend, config.model, config.shapes, description.own_workload, config.points)
     if model.outputs is not None:
         check_outputs(tolerances, list(model.outputs))
+    options = with_timing_cache(
+        backend,
+        description,
+        model.workload,
+        space.reference,
+        location.records / "timing_caches",
+        config.timeout_build_s,
+    )
+    config = replace(config, options=options)
     golden = prepare_golden(
         config, model, location.records / "golden", space.reference, backend, description.environment
     )
@@ -189,7 +209,7 @@ def prepare_stored(stored: StudySettings, space: SearchSpace) -> Prepared:
         space=space,
         strategy=load_strategy(stored["strategy"]["spec"], folder),
         strategy_folder=None if folder is None else Path(folder),
-        description=describe_backend(stored["backend"]),
+        description=runnable(describe_backend(stored["backend"], stored["options"]), stored["backend"]),
         workload=workload,
         golden=golden,
         golden_kind=stored["golden"]["kind"],
