@@ -270,7 +270,8 @@ def test_answers_to_the_wrong_question_are_garbage(tmp_path):
             from gpt_search.execution.messages import Message, encode
             class Liar(SyntheticBackend):
                 def build(self, workload, route, options):
-                    for part in encode(Message("samples", 2, {"launch": "", "simulated": True, "device": {}})):
+                    fields = {"launch": "", "launch_note": "", "again": "", "simulated": True, "device": {}}
+                    for part in encode(Message("samples", 2, fields)):
                         os.write(int(os.environ["GPT_SEARCH_CHANNEL"]), part)
             """
         )
