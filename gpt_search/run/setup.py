@@ -146,7 +146,7 @@ def prepare(config: TuneConfig) -> Prepared:
     tolerances = parse_tolerances(config.tolerances, config.metric)
     location = locate(config.storage)
     location.check(must_exist=False)
-    description = runnable(describe_backend(backend, config.options), backend)
+    description = runnable(describe_backend(backend, config.options or None), backend)
     protocol = config.protocol
     if (refusal := timing_refusal(description.metrics, protocol.streams, protocol.host_copies)) is not None:
         raise InputError(f"the backend {backend.partition(':')[0]!r} cannot time so. {refusal}")
@@ -209,7 +209,7 @@ def prepare_stored(stored: StudySettings, space: SearchSpace) -> Prepared:
         space=space,
         strategy=load_strategy(stored["strategy"]["spec"], folder),
         strategy_folder=None if folder is None else Path(folder),
-        description=runnable(describe_backend(stored["backend"], stored["options"]), stored["backend"]),
+        description=runnable(describe_backend(stored["backend"], stored["options"] or None), stored["backend"]),
         workload=workload,
         golden=golden,
         golden_kind=stored["golden"]["kind"],

@@ -105,8 +105,10 @@ def config(folder: Path, strategy: str = "random", spec: Mapping[str, Any] = SPE
 _descriptions: dict[str, Description] = {}
 
 
-def remembered_description(name: str) -> Description:
-    """`describe_backend`, which starts a worker, once for each backend."""
+def remembered_description(name: str, options: Mapping[str, object] | None = None) -> Description:
+    """`describe_backend`, which starts a worker, once for each backend where there are no options."""
+    if options:
+        return describe_backend(name, options)
     if name not in _descriptions:
         _descriptions[name] = describe_backend(name)
     return _descriptions[name]

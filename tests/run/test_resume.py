@@ -295,7 +295,7 @@ def test_resume_looks_at_everything_anew(stopped: TuneConfig, monkeypatch: pytes
 
     described = setup.describe_backend
 
-    def updated(name: str) -> Description:
+    def updated(name: str, options: object = None) -> Description:
         found = described(name)
         return replace(found, environment={**found.environment, "runtime": "2.0"})
 
@@ -304,7 +304,7 @@ def test_resume_looks_at_everything_anew(stopped: TuneConfig, monkeypatch: pytes
         both('environment.runtime: stored nothing, now "2.0"')
         refused(lambda: tune(stopped), 'environment.runtime: stored nothing, now "2.0"', "Choose another --study name")
 
-    def renamed(name: str) -> Description:
+    def renamed(name: str, options: object = None) -> Description:
         found = described(name)
         knobs = list(found.database.knobs)
         knobs[0] = replace(knobs[0], name="renamed")
