@@ -36,8 +36,8 @@ class Knob:
     default: the value that the compiler uses when the knob is left out.
     open_ended: True when the compiler takes values beyond `values`; such a knob can only be used
         with values that the user lists.
-    integer: for an open-ended knob, True when every value must be a whole number; always so when its
-        examples all are.
+    integer: for an open-ended knob, True when every value but the default must be a whole number; always so
+        when its examples all are. The default is the compiler's own word and stands, whatever it is ("auto").
     """
 
     name: str
@@ -76,7 +76,7 @@ class Knob:
     def check(self, value: str) -> str | None:
         """Why `value` is not allowed, or None when it is."""
         if self.open_ended:
-            if self.integer and not _INTEGER.fullmatch(value):
+            if self.integer and value != self.default and not _INTEGER.fullmatch(value):
                 return f"{value!r} is not a whole number"
             return unwritable(value)
         if value in self.values:

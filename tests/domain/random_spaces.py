@@ -27,9 +27,9 @@ def knobs(draw: st.DrawFn, name: str) -> Knob:
         listed = draw(st.lists(values, min_size=1, max_size=5, unique=True))
         return Knob(name, tuple(listed), draw(st.sampled_from(listed)), text)
     if kind == "int":
-        return Knob(name, (), draw(whole), text, open_ended=True, integer=True)
+        return Knob(name, (), draw(whole | values), text, open_ended=True, integer=True)
     listed = draw(st.lists(whole if kind == "examples" else values, max_size=3, unique=True))
-    default = draw(whole if kind == "examples" else values)
+    default = draw(whole | values)
     return Knob(name, tuple(listed), default, text, open_ended=True, integer=False)
 
 

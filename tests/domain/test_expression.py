@@ -166,6 +166,16 @@ def test_many_stars_come_to_an_end() -> None:
         parse_expression("-" + "*a" * 40 + "*b=x", database)
 
 
+def test_a_default_that_is_no_whole_number_is_written_and_read() -> None:
+    """An integer knob of which the default is a word: it serves as a baseline, and may be pinned or listed."""
+    database = KnobDatabase.of("1", [Knob("k", ("0", "1"), ":", open_ended=True)])
+    space = parse_expression("-k=[0]", database)
+    assert space.values == (("0", ":"),) and space.default.tolist() == [1]
+    assert parse_expression("-k=[0|:]", database) == space and parse_expression("-k=:", database).pinned == {"k": ":"}
+    with pytest.raises(ExpressionError, match="'x' is not a whole number"):
+        parse_expression("-k=[0|x]", database)
+
+
 # -- files --------------------------------------------------------------------------------------------------
 def test_a_file_holds_tokens_comments_and_files_relative_to_it(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()

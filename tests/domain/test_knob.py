@@ -86,6 +86,16 @@ def test_what_only_looks_like_a_whole_number(text: str) -> None:
     assert Knob("k", (), "0", open_ended=True, integer=True).check(text) is not None
 
 
+@pytest.mark.parametrize("listed", [(), ("1", "2")])
+def test_a_default_that_is_no_whole_number_is_a_value_of_its_knob(listed: tuple[str, ...]) -> None:
+    """A compiler may say [1|2|...] and mean "auto" where nothing is set: the default can be written down, too."""
+    knob = Knob("k", listed, "auto", open_ended=True, integer=True)
+    assert knob.integer and knob.check("auto") is None and knob.check("17") is None
+    assert knob.check("many") == "'many' is not a whole number"
+    assert KnobDatabase.from_json(KnobDatabase.of("1", [knob]).to_json())["k"] == knob
+    assert "is empty" in str(Knob("k", listed, "", open_ended=True, integer=True).check(""))
+
+
 def test_a_wrong_value_gets_the_list_and_the_nearest() -> None:
     why = Knob("k", ("aggressive", "conservative"), "aggressive").check("agressive")
     assert why == "'agressive' is not among aggressive|conservative; did you mean 'aggressive'?"
