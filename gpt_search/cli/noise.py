@@ -157,6 +157,8 @@ def print_floor(floor: NoiseFloor, budget: float, path: Path) -> None:
     )
     for label, part in (("samples", parts.samples), ("processes", parts.processes), ("builds", parts.rebuilds)):
         _row("", f"{_percent(part)} between {label}")
+    for text, n in floor.notes.items():
+        _row("note", f"{n} of {floor.rebuilds * floor.processes} processes: {text}")
     rows = []
     for plan in (floor.confirmation(n) for n in CONFIRMATIONS):
         rows.append((str(plan.rebuilds), f"{100 * (plan.detectable - 1):.2f} %", clock_text(plan.seconds)))

@@ -76,6 +76,8 @@ def print_summary(summary: StudySummary) -> None:
     if summary.noise is not None and summary.noise["value"] is not None:
         where = "the stored floor" if summary.noise["source"] == "floor" else "the reference's own rounds"
         _row("noise", f"{100 * summary.noise['value']:.2g} % for one value, from {where}")
+    if summary.noted:
+        _row("notes", f"{summary.noted} of {_count(summary.trials + 1, 'trial')}: {_notes(summary.notes)}")
     if summary.golden_kind == "default-engine":
         _row("", "golden outputs come from the default engine: losses say how routes differ from it, not who is right")
     latest = summary.confirmations[-1] if summary.confirmations else None
@@ -90,6 +92,8 @@ def print_summary(summary: StudySummary) -> None:
         )
         if best.points:
             _row("points", _points({name: 1 / ratio for name, ratio in best.points.items()}))
+        for note in best.notes:
+            _row("note", f"trial {best.trial}: {note}")
         _row("route", best.changes or "(the default)")
     elif best is not None:
         _row("best", "the default: no route was timed faster")
@@ -133,6 +137,8 @@ def print_confirmation(data: Mapping[str, Any], metric: str, shown_route: str | 
     _print_stage_1(data)
     if data.get("points"):
         _row("points", _points({p["name"]: p["speedup"] for p in data["points"]}))
+    if data.get("notes"):
+        _row("notes", f"of {_count(speedup['n'], 'build')}: {_notes(data['notes'])}")
     _accuracy(data["accuracy"], metric)
     if winner["route"] != shown_route:
         _row("route", winner["changes"] or "(the default)")
@@ -211,7 +217,7 @@ def print_minimisation(data: Mapping[str, Any], metric: str) -> None:
     _row(
         "minimised",
         f"{_count(len(kept), 'change')} of trial {data['winner']['trial']} kept, {len(removed)} removed{how}; "
-        f"{_count(data['builds'], 'build')} made",
+        f"{_count(data['builds'], 'build')} made{_engine_builds(data)}",
     )
     speedup = data["speedup"]
     if speedup is None:
@@ -235,18 +241,26 @@ def print_minimisation(data: Mapping[str, Any], metric: str) -> None:
     for change in kept:
         setting, worth = f"-{change['knob']}={change['value']}", change["worth"]
         if change["why"] == "NOT_MEASURED":
-            _row("kept", f"{setting}: what it is worth was not measured")
-        elif worth is None:
+            continue  # all of them in one row
+        if worth is None:
             _row("kept", f"{setting}: needed, without it {change['why'].lower().replace('_', ' ')}")
         else:
             high = "any" if worth["high"] is None else _percent(worth["high"])
             _row("kept", f"{setting}: {_percent(worth['estimate'])} [{_percent(worth['low'])}, {high}] without it")
+    if unmeasured := [f"-{c['knob']}={c['value']}" for c in kept if c["why"] == "NOT_MEASURED"]:
+        _row("kept", f"not measured, what they are worth: {' '.join(unmeasured)}")
     if sum(change["worth"] is not None for change in kept) > 1:
         _row("", "these intervals hold together at 95 %")
     for note in data["notes"]:
         _row("note", note)
     _accuracy(data["accuracy"], metric)
     _row("route", data["changes"] or "(the default)")
+
+
+def _engine_builds(data: Mapping[str, Any]) -> str:
+    """How many of the builds were not timed; a record of before has no such number."""
+    alone = data.get("engine_builds", 0)
+    return f", {alone} of them for their fingerprint only" if alone else ""
 
 
 def _print_engines(counts: EngineCounts) -> None:
@@ -277,6 +291,11 @@ def _print_engines(counts: EngineCounts) -> None:
         )
     if counts.rebuilt.events or (counts.rebuilt.tried and counts.fingerprints in ("MAY_SPLIT", "MAY_BOTH")):
         _row("", f"built twice: {counts.rebuilt} pairs of builds of one route have different fingerprints")
+
+
+def _notes(counts: Mapping[str, int]) -> str:
+    """What is to be known about how something was timed, and how often."""
+    return "; ".join(f"{text} ({n})" for text, n in counts.items())
 
 
 def _points(speedups: Mapping[str, float]) -> str:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from gpt_search.domain.outcome import Observation, Outcome, Phase
+
+_TIMES = re.compile(r" \([0-9]+ times\)$")
 
 
 @dataclass(frozen=True)
@@ -176,6 +180,15 @@ class Evaluation:
                 for r in data["rounds"]
             ),
         )
+
+
+def note_counts(notes: Iterable[Sequence[str]]) -> dict[str, int]:
+    """In how many evaluations each note is, most first; how often it is said within one does not count.
+
+    notes: of each evaluation.
+    """
+    counts = Counter(text for of_one in notes for text in dict.fromkeys(_TIMES.sub("", note) for note in of_one))
+    return dict(counts.most_common())
 
 
 def _borrowed(timed_as: int | None, rounds: int) -> int:

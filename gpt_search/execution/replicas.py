@@ -34,12 +34,13 @@ class BuiltPair(NamedTuple):
 class TimedPair(NamedTuple):
     """rounds: all of one process. process_s: seconds beside the rounds (start, load, warm-up), round_s: of one round.
 
-    Waiting for the device is in neither.
+    Waiting for the device is in neither. notes: what a reader must know about how the rounds were taken.
     """
 
     rounds: tuple[Round, ...]
     process_s: float
     round_s: float
+    notes: tuple[str, ...] = ()
 
 
 def build_pair(settings: EvaluatorSettings, route: Route, seeds: tuple[int, int]) -> BuiltPair:
@@ -87,11 +88,12 @@ def time_pair(settings: EvaluatorSettings, pair: BuiltPair, seed: int, clock: Ca
             clock,
             weights=settings.workload.weights,
         )
-        rounds = comparison.run(None).rounds
+        timing = comparison.run(None)
+        rounds = timing.rounds
         seconds = time.perf_counter() - began - waited
     side = settings.protocol.round_seconds
     round_s = 2 * side if len(rounds) < 2 else _spacing(rounds, 2 * side)
-    return TimedPair(rounds, max(0.0, seconds - round_s * len(rounds)), round_s)
+    return TimedPair(rounds, max(0.0, seconds - round_s * len(rounds)), round_s, timing.notes)
 
 
 def _spacing(rounds: tuple[Round, ...], least: float) -> float:

@@ -15,7 +15,7 @@ from typing import Any
 
 from gpt_search.accuracy.gate import worst
 from gpt_search.domain.errors import InputError
-from gpt_search.domain.evaluation import Evaluation
+from gpt_search.domain.evaluation import Evaluation, note_counts
 from gpt_search.domain.outcome import Outcome
 from gpt_search.domain.route import Route
 from gpt_search.domain.streams import Streams, seed_from
@@ -205,6 +205,7 @@ class _Run:
             "reason": reason,
             "accuracy": accuracy_json(worst(losses, self.prepared.tolerances)) if winner and losses else None,
             **points_json(stage_2, self.prepared.workload),
+            "notes": note_counts(e.notes for e in stage_2),
             "timing": timing_json(self.prepared.protocol),
             "reference_ms": median_ms(stage_2, "reference", self.prepared.statistic),
             "latency_ms": median_ms(stage_2, "candidate", self.prepared.statistic),

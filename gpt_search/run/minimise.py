@@ -1,7 +1,7 @@
 """Minimising: from a confirmed winner, every knob change is removed that does not contribute.
 
 1. Changes without which the compiler gives the very same engine go without timing, where the
-   backend's fingerprints are exact.
+   backend's fingerprints are exact: builds alone tell which they are, and one more that they can all go at once.
 2. Of the others, groups are removed that a test of non-inferiority lets go: on fresh pairs of builds,
    the route without them against the whole confirmed route, so that losses cannot add up step by step.
 3. These tests only nominate. A test on twice as many fresh builds decides whether the shortest route
@@ -81,8 +81,11 @@ def minimise(
 def minimised(builder: Builder) -> Minimised:
     """All four steps."""
     removal = Removal(builder)
-    removal.run()
-    headline, worths = confirmed_again(builder, removal.removed)
+    try:
+        removal.run()
+    finally:
+        builder.close()
+    headline, worths = confirmed_again(builder, removal.removed, stopped=removal.stopped)
     return report(builder, removal, headline, worths)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import stdev
 from typing import Any
@@ -15,7 +15,7 @@ from gpt_search.measure.intervals import MIN_BUILDS
 from gpt_search.measure.variance import Components
 from gpt_search.run.noise import floor_key
 from gpt_search.run.rebuild import log_ratio
-from gpt_search.run.reduction import reduce_items
+from gpt_search.run.reduction import reduce_items, same_engine
 from gpt_search.run.setup import Prepared
 from gpt_search.store.floors import find_floor
 from gpt_search.store.study import StudyStore
@@ -53,7 +53,8 @@ class Plan:
     margin: largest log-ratio that is given away in all. rule: where it comes from, in words. spread: standard
     deviation of one pair's log-ratio, from the confirmation. rebuilds: pairs of builds of one test; None
     where more than `MOST_REBUILDS` would be needed: then only changes that leave the engine as it is are removed.
-    needed: how many would be, None where even 500 are too few. headline: pairs of builds of each interval.
+    needed: how many would be, None where even 500 are too few. headline: pairs of builds of each interval, where the
+    budget allows; `least` in any case.
     """
 
     margin: float
@@ -64,9 +65,14 @@ class Plan:
     headline: int
 
     @property
+    def least(self) -> int:
+        """Pairs of builds of the headline where the budget is short."""
+        return min(self.headline, HEADLINE_REBUILDS)
+
+    @property
     def reserve(self) -> int:
         """Builds that no test may use up: the one that ships what was found, and the headline."""
-        return 2 * (self.rebuilds or 0) + self.headline
+        return 2 * (self.rebuilds or 0) + self.least
 
     def builds(self, changes: int, exact: bool) -> tuple[int, int]:
         """About the fewest and the most builds that this takes. exact: whether equal engines are known as such.
@@ -75,27 +81,40 @@ class Plan:
         tests but those of one change end early; the most: whatever number of changes counts, spread evenly.
         """
         few, many = planned_tests(changes)
+        same = planned_engines(changes) if exact else (0, 0)
         rebuilds = self.rebuilds or 0
-        low = (1 + few + self.headline) if exact else few * min(FEWEST_TO_STOP, rebuilds) + self.headline
-        high = (1 + many) * exact + many * (rebuilds + exact) * bool(rebuilds)
-        return low, high + 2 * FINALS * rebuilds + self.headline * (1 + changes * (changes > 1))
+        low = same[0] if exact else few * min(FEWEST_TO_STOP, rebuilds)
+        high = same[1] + many * (rebuilds + exact) * bool(rebuilds)
+        return low + self.headline, high + 2 * FINALS * rebuilds + self.headline * (1 + changes * (changes > 1))
 
 
 def planned_tests(changes: int) -> tuple[int, int]:
     """The fewest and the most sets of changes that are tried, over how many of them count."""
+    return _planned(changes, lambda items, fixed, ask: reduce_items(items, lambda removed: not ask(removed) & fixed))
+
+
+def planned_engines(changes: int) -> tuple[int, int]:
+    """The fewest and the most builds that tell which changes leave the engine as it is, over how many do not."""
+    return _planned(changes, lambda items, fixed, ask: same_engine(items, lambda removed: ask(removed) & fixed))
+
+
+_Set = frozenset[int]
+
+
+def _planned(changes: int, run: Callable[[list[int], set[int], Callable[[_Set], _Set]], object]) -> tuple[int, int]:
+    """The fewest and the most sets that `run` asks for, each counted once."""
     items = list(range(changes))
     counts = []
     for needed in sorted({1, 2, changes // 4, changes // 2, changes}):
         if not 1 <= needed <= changes:
             continue
-        fixed = {i * changes // needed for i in range(needed)}
-        asked: list[frozenset[int]] = []
+        asked: set[_Set] = set()
 
-        def removable(removed: frozenset[int], asked: list[frozenset[int]] = asked, fixed: set[int] = fixed) -> bool:
-            asked.append(removed)
-            return not removed & fixed
+        def ask(removed: _Set, asked: set[_Set] = asked) -> _Set:
+            asked.add(removed)
+            return removed
 
-        reduce_items(items, removable)
+        run(items, {i * changes // needed for i in range(needed)}, ask)
         counts.append(len(asked))
     return min(counts, default=0), max(counts, default=0)
 

@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 from gpt_search.backends.base import Fingerprints
 from gpt_search.domain.errors import InputError
 from gpt_search.domain.evaluation import Evaluation
-from gpt_search.domain.outcome import Outcome, Phase
+from gpt_search.domain.outcome import Outcome
 from gpt_search.domain.route import Route
 from gpt_search.domain.streams import Streams, seed_from
 from gpt_search.measure.equivalence import ALPHA, Equivalence, NonInferiority, non_inferiority
 from gpt_search.run.kept import Keeper
 from gpt_search.run.minimise_plan import FEWEST_TO_STOP, BudgetSpent, Cap, Plan
-from gpt_search.run.rebuild import every_round, log_ratio, rebuild_pair
-from gpt_search.run.reduction import reduce_items
+from gpt_search.run.rebuild import EngineBuilds, every_round, log_ratio, rebuild_pair
+from gpt_search.run.reduction import reduce_items, same_engine
 from gpt_search.run.setup import Prepared
 
 SHARES = (0.5, 0.25, 0.25)
@@ -71,9 +71,12 @@ class Builder:
         self.exact = prepared.description.fingerprint is Fingerprints.EXACT
         self.planned = plan.builds(len(self.changes), self.exact)
         self.builds = 0
+        self.engine_builds = 0
+        self._engines = EngineBuilds(prepared)
         self._began = clock()
         self._pair_s = [sum(e["cost_s"].values()) for e in confirmed["stage_2"]]
-        least = plan.headline + self.exact
+        self._engine_s = [e["cost_s"].get("build", 0.0) for e in confirmed["stage_2"]]
+        least = plan.least + self.exact
         if self.cap.builds is not None and self.cap.builds < least:
             raise InputError(f"--builds {self.cap.builds}: to confirm what is left takes {least} builds; give it more")
 
@@ -94,6 +97,46 @@ class Builder:
         if self.room() < pairs + reserve:
             raise BudgetSpent
 
+    def affords_engine(self, reserve: int, *, free: bool = False) -> bool:
+        """Whether one more build for its fingerprint, and another one after it, leave the reserve of pairs alone.
+
+        free: it costs no timing to use what it tells, so half of the seconds are for such builds in any case.
+        """
+        if self.cap.builds is not None and self.cap.builds - self.builds < 2 + reserve:
+            return False
+        if self.cap.seconds is None:
+            return True
+        spent = self.clock() - self._began + 2 * fmean(self._engine_s)
+        most = self.cap.seconds - reserve * fmean(self._pair_s)
+        return spent <= (max(most, self.cap.seconds / 2) if free else most)
+
+    def afford_engine(self, reserve: int) -> None:
+        """Raises BudgetSpent where one more build for its fingerprint would eat into the reserve."""
+        if not self.affords_engine(reserve):
+            raise BudgetSpent
+
+    def engine(self, removed: Removed) -> Evaluation:
+        """One build for its fingerprint."""
+        self._tell(without(removed))
+        self.engine_builds += 1
+        began = self.clock()
+        found = self._engines.build(self.route(removed), self._seed("engine", removed, 0))
+        self._engine_s.append(self.clock() - began)
+        return found
+
+    def close(self) -> None:
+        """Ends the process that makes the builds which are not timed."""
+        self._engines.close()
+
+    def _tell(self, what: str) -> None:
+        if self.step is not None:
+            most = self.planned[1] if self.cap.builds is None else min(self.planned[1], self.cap.builds)
+            self.step(self.builds, max(most, self.builds + 1), what)
+        self.builds += 1
+
+    def _seed(self, stage: str, removed: Removed, i: int) -> int:
+        return seed_from(self.prepared.seed, "minimise", self.number, stage, *sorted(removed), i)
+
     def build(
         self,
         removed: Removed,
@@ -103,23 +146,19 @@ class Builder:
         *,
         against: Removed = frozenset(),
         reference: bool = False,
-        until: Phase = Phase.TIME,
     ) -> Evaluation:
-        """One build, or one pair of them, against another route or the reference."""
-        if self.step is not None:
-            most = self.planned[1] if self.cap.builds is None else min(self.planned[1], self.cap.builds)
-            self.step(self.builds, max(most, self.builds + 1), what)
-        self.builds += 1
+        """One pair of builds, against another route or the reference."""
+        self._engines.close()
+        self._tell(what)
         other = None if reference else self.route(against)
         latency_ms = self.confirmed["reference_ms" if reference else "latency_ms"]
-        seed = seed_from(self.prepared.seed, "minimise", self.number, stage, *sorted(removed), i)
+        seed = self._seed(stage, removed, i)
         keep = self.keeper.keep if self.keeper is not None and reference else None  # only the headline's are shipped
         began = self.clock()
         found = rebuild_pair(
-            self.prepared, self.protocol, self.route(removed), latency_ms, seed, against=other, until=until, keep=keep
+            self.prepared, self.protocol, self.route(removed), latency_ms, seed, against=other, keep=keep
         )
-        if until is Phase.TIME:
-            self._pair_s.append(self.clock() - began)
+        self._pair_s.append(self.clock() - began)
         return found
 
 
@@ -149,7 +188,7 @@ class Removal:
             if builder.exact:
                 self._same_engine()
             self.shortest = self.same
-            if plan.rebuilds is not None:
+            if plan.rebuilds is not None and not self.stopped:
                 names = [n for n in builder.changes if n not in self.same]
                 if builder.exact:
                     self._results[self._engine(self.same).fingerprint or ""] = True
@@ -185,21 +224,31 @@ class Removal:
             words = " ".join((whole.message or whole.outcome.explanation).split())
             raise InputError(f"the confirmed route failed when built again ({whole.outcome.name}): {words}")
 
-        def equal(removed: Removed) -> bool:
-            engine = self._engine(removed)
-            found = engine.outcome is Outcome.OK and engine.fingerprint == whole.fingerprint
-            if found:
-                self.same = removed
-            return found
+        def built(removed: Removed) -> str | None:
+            found = self._engine(removed)
+            return found.fingerprint if found.outcome is Outcome.OK else None
 
-        reduce_items(list(self.builder.changes), equal)
+        def engine(removed: Removed) -> str | None:
+            if removed not in self._engines and not self.builder.affords_engine(self.plan.least, free=True):
+                self.stopped = True
+                return None
+            return built(removed)
+
+        last = True
+
+        def checked(removed: Removed) -> str | None:
+            # Where the budget ends the search, one more build says whether all that seemed to do nothing can go.
+            nonlocal last
+            one = self.stopped and last and len(self._engines) > 1
+            last = last and not self.stopped
+            return built(removed) if one else engine(removed)
+
+        self.same = same_engine(list(self.builder.changes), engine, checked)
 
     def _engine(self, removed: Removed) -> Evaluation:
         """The route built once, for its fingerprint."""
         if removed not in self._engines:
-            if self._engines:
-                self.builder.afford(1, self.plan.reserve if self._nominated else self.plan.headline)
-            self._engines[removed] = self.builder.build(removed, "engine", 0, without(removed), until=Phase.BUILD)
+            self._engines[removed] = self.builder.engine(removed)
         return self._engines[removed]
 
     # -- 2. not slower ----------------------------------------------------------------------------
@@ -209,6 +258,8 @@ class Removal:
         taken = {"without": [n for n in tried if n in removed]}
         fingerprint = None
         if self.builder.exact:
+            if removed not in self._engines:
+                self.builder.afford_engine(self.plan.reserve if self._nominated else self.plan.least)
             engine = self._engine(removed)
             fingerprint = engine.fingerprint
             if engine.outcome is not Outcome.OK or fingerprint is None:
@@ -267,12 +318,15 @@ class Removal:
 
 
 # -- 4. what is left ------------------------------------------------------------------------------
-def confirmed_again(builder: Builder, removed: Removed) -> tuple[list[Evaluation], dict[str, list[Evaluation]]]:
+def confirmed_again(
+    builder: Builder, removed: Removed, *, stopped: bool
+) -> tuple[list[Evaluation], dict[str, list[Evaluation]]]:
     """Fresh pairs against the reference, and of the route without each kept change, in random order.
 
-    The headline is made in any case; of the kept changes, as many as the budget allows, in their order.
+    The headline is made in any case; of the kept changes, as many as the budget allows, in their order. stopped: by the
+    budget: then each interval rests on as few pairs as is usual.
     """
-    count = builder.plan.headline
+    count = builder.plan.least if stopped or builder.room() < builder.plan.headline else builder.plan.headline
     kept = [n for n in builder.changes if n not in removed]
     if len(kept) == 1:
         kept = []  # without it, it is the reference

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpt_search.accuracy.gate import worst
-from gpt_search.domain.evaluation import Evaluation
+from gpt_search.domain.evaluation import Evaluation, note_counts
 from gpt_search.domain.outcome import Outcome
 from gpt_search.domain.route import Route
 from gpt_search.measure.equivalence import ALPHA
@@ -70,11 +70,9 @@ def report(
         )
     missed = removal.not_examined
     unmeasured = [n for n in kept if len(kept) > 1 and n not in worths]
-    if removal.stopped:
-        what = f"not examined: {', '.join(missed)}" if missed else "every kept change was examined, not every route"
-        notes.append(f"stopped by the budget ({builder.cap}); {what}")
-    if unmeasured:
-        notes.append(f"stopped by the budget ({builder.cap}); not measured, what it is worth: {', '.join(unmeasured)}")
+    notes += [f"{n} of {len(headline)} builds: {text}" for text, n in note_counts(e.notes for e in headline).items()]
+    if removal.stopped or unmeasured:
+        notes.append(f"stopped by the budget ({builder.cap}): {_left_open(kept, missed, unmeasured)}")
     data = {
         "number": builder.number,
         "confirmation": builder.confirmed["number"],
@@ -102,6 +100,7 @@ def report(
         "shortest": removed == removal.shortest,
         "notes": notes,
         "builds": builder.builds,
+        "engine_builds": builder.engine_builds,
         "planned": list(builder.planned),
         "budget": {"builds": builder.cap.builds, "seconds": builder.cap.seconds},
         "stopped": removal.stopped or bool(unmeasured),
@@ -117,6 +116,15 @@ def report(
         "without": {n: [e.to_json() for e in es] for n, es in worths.items()},
     }
     return Minimised(route, interval, found, reason, builder.prepared.tolerances.metric, data)
+
+
+def _left_open(kept: Sequence[str], missed: Sequence[str], unmeasured: Sequence[str]) -> str:
+    """What the budget did not allow, by numbers; the names are told with what is kept."""
+    if not missed and not unmeasured:
+        return "every kept change was tried, not every set of them"
+    said = [f"{len(missed)} of {len(kept)} kept changes not tried to remove alone"] if missed else []
+    said += [f"{len(unmeasured)} of {len(kept)} not measured, what they are worth"] if unmeasured else []
+    return ", ".join(said)
 
 
 def _worth(

@@ -16,7 +16,7 @@ from statistics import fmean, median
 from typing import Any
 
 from gpt_search.domain.errors import InputError
-from gpt_search.domain.evaluation import Evaluation, Round
+from gpt_search.domain.evaluation import Evaluation, Round, note_counts
 from gpt_search.domain.streams import seed_from
 from gpt_search.execution.launcher import WorkerFailed
 from gpt_search.execution.replicas import TimedPair, build_pair, time_pair
@@ -59,7 +59,7 @@ class NoiseFloor:
     components: variances of the log-ratio of the reference to itself, at the three levels; a sample is the
     estimate from `min_rounds` rounds. noise: relative standard deviation of one value: one sample, in one
     process, of one build. costs: seconds; confirm_samples: that a confirmation takes of each build. fingerprints: of
-    both builds of each pair.
+    both builds of each pair. notes: what a reader must know about how the rounds were taken, and of how many processes.
     """
 
     model: str
@@ -76,6 +76,7 @@ class NoiseFloor:
     rounds_ms: tuple[tuple[tuple[Mapping[str, Any], ...], ...], ...]
     fingerprints: tuple[tuple[str | None, str | None], ...]
     measured_at: str
+    notes: Mapping[str, int]
 
     @property
     def noise(self) -> float:
@@ -116,6 +117,7 @@ class NoiseFloor:
                 "sample_s": self.costs.sample_s,
             },
             "fingerprints": [list(pair) for pair in self.fingerprints],
+            "notes": dict(self.notes),
             "rounds_ms": [[list(process) for process in rebuild] for rebuild in self.rounds_ms],
         }
 
@@ -169,6 +171,7 @@ def measure_noise(
         rounds_ms=tuple(tuple(tuple(map(_round_json, p.rounds)) for p in rebuild) for rebuild in timed),
         fingerprints=prints,
         measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        notes=note_counts(p.notes for p in all_processes),
     )
     return floor, save_floor(locate(config.storage), floor_key(prepared), floor.to_json())
 

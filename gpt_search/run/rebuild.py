@@ -88,6 +88,30 @@ def rebuild_pair(
     )
 
 
+class EngineBuilds:
+    """Builds of single routes for their fingerprints: one worker makes them all, and nothing is run.
+
+    The worker lives until `close`; it must not be there while something is timed.
+    """
+
+    def __init__(self, prepared: Prepared) -> None:
+        """Starts nothing yet."""
+        self._prepared = prepared
+        self._evaluator: Evaluator | None = None
+
+    def build(self, route: Route, seed: int) -> Evaluation:
+        """The route, built. A failure is an Evaluation."""
+        if self._evaluator is None:
+            self._evaluator = Evaluator(self._prepared.evaluator_settings(), self._prepared.space.reference)
+        return self._evaluator.evaluate(route, Phase.BUILD, seed=seed)
+
+    def close(self) -> None:
+        """Ends the worker; another one is started for the next build."""
+        if self._evaluator is not None:
+            self._evaluator.close()
+            self._evaluator = None
+
+
 def log_ratio(evaluation: Evaluation) -> float:
     """log(candidate / the other side) of a pair that was timed."""
     if evaluation.log_ratio is None:

@@ -44,7 +44,7 @@ class Nominee:
 
     changes: the route without what is at its default. ratio: latency over the reference's; error: its standard error.
     points: the ratio at each shape point, empty where there is one only. worst: the output closest to its tolerance,
-    None where nothing was gated.
+    None where nothing was gated. notes: what a reader must know about how it was timed.
     """
 
     trial: int
@@ -56,6 +56,7 @@ class Nominee:
     worst: Worst | None
     fingerprint: str | None
     points: Mapping[str, float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-like form."""
@@ -69,6 +70,7 @@ class Nominee:
             "ratio_error": self.ratio_error if math.isfinite(self.ratio_error) else None,
             "accuracy": accuracy_json(self.worst),
             "fingerprint": self.fingerprint,
+            "notes": list(self.notes),
         }
 
 
@@ -81,6 +83,7 @@ class StudySummary:
     when nothing is faster. timing: what is timed (`timing_json`). end: why the study ended, None while
     it has not. noise: "value", the relative standard deviation of one value, and its "source": "floor" or
     "calibration". imported: the program whose tuning cache the study was made from, None for a study of our own.
+    noted: trials with a note on how they were timed; notes: in how many each is, the reference's own trial included.
     """
 
     study: str
@@ -107,6 +110,8 @@ class StudySummary:
     minimisations: tuple[Mapping[str, Any], ...] = ()
     noise: Mapping[str, Any] | None = None
     imported: str | None = None
+    noted: int = 0
+    notes: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-like form; the number of routes is exact."""
@@ -136,6 +141,8 @@ class StudySummary:
             "confirmations": [dict(c) for c in self.confirmations],
             "minimisations": [dict(m) for m in self.minimisations],
             "imported": self.imported,
+            "noted": self.noted,
+            "notes": dict(self.notes),
         }
 
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from gpt_search.accuracy.gate import Tolerances
 from gpt_search.backends.base import Fingerprints
 from gpt_search.domain.errors import InputError
+from gpt_search.domain.evaluation import note_counts
 from gpt_search.domain.history import History
 from gpt_search.domain.outcome import Phase
 from gpt_search.domain.route import Route
@@ -82,6 +83,8 @@ def summarise(store: StudyStore, strategy: Strategy | None = None, top: int = DE
         noise=store.attr(FACT),
         minimisations=tuple(store.minimisations()),
         imported=(settings.get("imported") or {}).get("program"),
+        noted=sum(bool(row.evaluation.notes) for row in restored.rows),
+        notes=note_counts(row.evaluation.notes for row in restored.rows),
     )
 
 
@@ -160,6 +163,7 @@ def nominate(
                 ratio_error=ratio_error if ratio_error is not None else math.nan,
                 worst=worst_of(evaluation, tolerances),
                 fingerprint=evaluation.fingerprint,
+                notes=evaluation.notes,
                 points={p: math.exp(x) for p, x in zip(names, evaluation.point_log_ratios, strict=False)},
             )
         )

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpt_search.run.reduction import reduce_items
+from gpt_search.run.reduction import reduce_items, same_engine, without_effect
 
 
 @given(st.integers(1, 40), st.data())
@@ -58,3 +60,53 @@ def test_all_may_go_where_that_is_not_excluded() -> None:
     assert reduce_items([1, 2], lambda removed: True, all_needed=False) == []
     assert reduce_items([1, 2], lambda removed: True) == [2]
     assert reduce_items([], lambda removed: True) == []
+
+
+@given(st.integers(1, 60), st.data())
+def test_one_answer_tells_of_both_halves(count: int, data: st.DataObject) -> None:
+    """Independent effects: what has none is found with a third of the builds or less that one by one would take."""
+    needed = data.draw(st.sets(st.integers(0, count - 1), max_size=max(1, count // 8)))
+    asked: list[frozenset[int]] = []
+
+    def engine(removed: frozenset[int]) -> frozenset[int]:
+        asked.append(removed)
+        return removed & needed
+
+    assert without_effect(range(count), engine) == set(range(count)) - needed
+    assert len(set(asked)) == len(asked) <= 2 + len(needed) * (math.log2(count / max(1, len(needed))) + 2)
+    assert same_engine(range(count), engine) == set(range(count)) - needed
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_the_engine_stays_as_it_is_and_nothing_more_can_go(seed: int) -> None:
+    """Whatever the engines, also where effects cancel or hide each other, and where some cannot be built."""
+    rng = np.random.default_rng(seed)
+    numbers = rng.integers(0, 4, 2**8)
+
+    def engine(removed: frozenset[int]) -> int | None:
+        found = int(numbers[sum(1 << i for i in removed)])
+        return None if found == 3 else found
+
+    gone = same_engine(range(8), engine)
+    whole = engine(frozenset())
+    if whole is None:
+        assert gone == frozenset()
+        return
+    assert engine(gone) == whole
+    for item in set(range(8)) - gone:
+        assert engine(gone | {item}) != whole
+
+
+def test_what_seems_to_do_nothing_is_looked_at_once_more() -> None:
+    """0 and 1 cancel: without both the engine is the same, so neither seems to do anything; 2 needs 3 to be there."""
+    engine = {0: "a", 1: "b", 2: "b", 3: "a"}
+    assert without_effect(range(2), lambda removed: engine[sum(1 << i for i in removed)]) == {0, 1}
+    assert same_engine(range(2), lambda removed: engine[sum(1 << i for i in removed)]) == {0, 1}
+    asked: list[frozenset[int]] = []
+
+    def refused(removed: frozenset[int]) -> str:
+        asked.append(removed)
+        return "other"
+
+    assert same_engine(range(2), lambda removed: engine[sum(1 << i for i in removed)], refused) == frozenset()
+    assert asked[0] == {0, 1} and {frozenset({0}), frozenset({1})} <= set(asked)
