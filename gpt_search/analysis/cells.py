@@ -78,7 +78,9 @@ def _reached(cell: Cell, axis: str, budgets: NDArray[np.float64]) -> dict[str, N
     failed = (cell.outcome != Outcome.OK).astype(np.int64)
     timed = cell.timed.astype(np.int64)
     failed[0] = timed[0] = 0  # the reference is not the strategy's
-    best, floor = cell.facts.get("best"), cell.facts.get("floor")
+    # What is only the best that was seen is not the best: then it is pooled from what all strategies tried.
+    best = cell.facts.get("best") if cell.facts.get("best_known", True) else None
+    floor = cell.facts.get("floor")
     count = len(budgets)
     return {
         "recommended": np.where(chosen >= 0, cell.truth[chosen], np.nan),

@@ -30,6 +30,10 @@ EXACT_UP_TO = 300
 """Pairs; beyond, the normal approximation with the variance of the tied ranks."""
 FAMILIES = ("budget", "all")
 OUTCOMES = ("better", "worse", "not distinguishable", "no data")
+COMPARISON_COLUMNS = (
+    *("budget", "task", "strategy", "control", "n", "missing", "mean", "median", "low", "high"),
+    *("percent", "a12", "size", "p", "holm", "outcome", "below_floor"),
+)
 Floats = NDArray[np.float64]
 
 
@@ -195,9 +199,7 @@ def paired_comparisons(
             differences.append(difference)
     out = pd.DataFrame(rows)
     low, high = _intervals(differences, 1 - alpha, resamples, seed)
-    after = out.columns.tolist().index("median") + 1
-    out.insert(after, "low", low)
-    out.insert(after + 1, "high", high)
+    out["low"], out["high"] = low, high
     groups = [out.index] if family == "all" else list(out.groupby("budget").groups.values())
     for index in groups:
         out.loc[index, "holm"] = holm(out.loc[index, "p"])
@@ -209,7 +211,7 @@ def paired_comparisons(
         "not distinguishable",
     )
     out["below_floor"] = significant & (out["mean"].abs() <= out["task"].map(floors))
-    return out.drop(columns=["less", "greater"])
+    return out[list(COMPARISON_COLUMNS)]
 
 
 def _one(mine: Floats, theirs: Floats) -> tuple[dict[str, object], Floats]:

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from gpt_search.analysis.anytime import anytime_curves, area_under_curve
-from gpt_search.analysis.comparisons import paired_comparisons
+from gpt_search.analysis.comparisons import COMPARISON_COLUMNS, paired_comparisons
 from gpt_search.analysis.ranks import Friedman, average_ranks, friedman
 from gpt_search.analysis.regret import pooled_best, regret_table
 from gpt_search.analysis.targets import SHARES, ecdf, expected_running_time, runtimes, target_sensitivity
@@ -30,6 +30,7 @@ TABLES: Mapping[str, str] = {
     "best": "The best of each task, and who found it",
     "sensitivity": "Success rates when the unknown best is changed",
 }
+NO_CONTROL = "No control is named, so no strategy was tested against another one; name one in the plan."
 IN_MARKDOWN = ("results", "comparisons", "ranks", "friedman", "running_time", "best", "sensitivity")
 
 
@@ -42,7 +43,7 @@ class ComparisonSummary:
     sentences about single strategies, for programs. friedman: by budget, where it was allowed.
     """
 
-    control: str
+    control: str | None
     alpha: float
     axis: str
     budgets: tuple[float, ...]
@@ -83,7 +84,7 @@ class ComparisonSummary:
 
 def summarise_comparison(
     frame: pd.DataFrame,
-    control: str,
+    control: str | None,
     alpha: float = 0.05,
     budgets: Iterable[float] | None = None,
     *,
@@ -97,26 +98,31 @@ def summarise_comparison(
         cells = load_cells(folder)
         frame = analysis.cells.frame(cells, axis=plan.axis)
         summary = summarise_comparison(
-            frame, plan.control, plan.alpha, plan.budgets, axis=plan.axis, runs=targets.improvements(cells, plan.axis)
+            frame, plan.control, plan.alpha, plan.budgets,
+            axis=plan.axis, family=plan.family, runs=targets.improvements(cells, plan.axis),
         )
         for sentence in summary.sentences: print(sentence)
         summary.to_csv(folder / "statistics")
 
     frame: see `cells.frame`; it may have more budgets than are tested, for curves and ranks over time. control: the
-    name of a strategy, as in the table. alpha: family-wise. budgets: those of the plan at which tests are done, by
-    default all of the table. axis: the unit of budgets, for the sentences. family: what Holm's adjustment is over, see
-    `paired_comparisons`. runs: what runtimes are read from; by default the frame, and then a runtime is as coarse as
-    its budgets. shares: targets, as parts of the best gain.
+    name of a strategy, as in the table; None: no strategy is tested against another one by itself. alpha: family-wise.
+    budgets: those of the plan at which tests are done, by default all of the table. axis: the unit of budgets, for the
+    sentences. family: what Holm's adjustment is over, see `paired_comparisons`. runs: what runtimes are read from; by
+    default the frame, and then a runtime is as coarse as its budgets. shares: targets, as parts of the best gain.
 
     Deterministic. An unfinished experiment is fine: missing studies are counted, and count against every claim.
     Raises InputError for an unknown control or budget, a table with columns missing, or no other strategy.
     """
     tested = budgets_of(frame, budgets)
-    comparisons = paired_comparisons(frame, control, alpha, tested, family=family)
+    if control is None:
+        comparisons, warnings = pd.DataFrame(columns=COMPARISON_COLUMNS), [NO_CONTROL]
+    else:
+        comparisons = paired_comparisons(frame, control, alpha, tested, family=family)
+        warnings = power_sentences(comparisons, alpha, axis, family)
     best = pooled_best(frame)
     regret = regret_table(frame, best)
     found = findings(comparisons, axis)
-    sentences = power_sentences(comparisons, alpha, axis, family) + [finding.sentence for finding in found]
+    sentences = warnings + [finding.sentence for finding in found]
     tests: dict[float, Friedman] = {}
     refusals: list[str] = []
     for budget in tested:

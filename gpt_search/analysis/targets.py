@@ -51,7 +51,10 @@ def improvements(cells: Iterable[Cell], axis: str = "builds") -> pd.DataFrame:
     counts = [len(b) for b in parts["budget"]]
 
     def fact(name: str) -> NDArray[np.float64]:
-        return np.array([np.nan if cell.facts.get(name) is None else cell.facts[name] for cell in cells], np.float64)
+        known = [
+            cell.facts.get(name) if name != "best" or cell.facts.get("best_known", True) else None for cell in cells
+        ]
+        return np.array([np.nan if value is None else value for value in known], np.float64)
 
     table = {
         "task": pd.Categorical(np.repeat(np.array([c.task for c in cells], object), counts)),

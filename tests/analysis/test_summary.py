@@ -93,6 +93,13 @@ def test_files(tmp_path: Path) -> None:
         found.to_csv(tmp_path / "file")
 
 
+def test_without_a_control_nothing_is_tested_against_it() -> None:
+    found = summarise_comparison(simulated(SHIFTS, tasks=10, seeds=6), None)
+    assert found.sentences[0].startswith("No control is named") and not found.findings
+    assert found.tables["comparisons"].empty and not found.tables["results"].empty and set(found.friedman) == {100}
+    assert "beats" not in found.to_markdown()
+
+
 def test_bad_input() -> None:
     frame = simulated({"tpe": 1, "random": 0}, tasks=2, seeds=3)
     with pytest.raises(InputError, match="did you mean 'random'"):

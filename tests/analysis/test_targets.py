@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from result_tables import simulated, table
 
 from gpt_search.analysis.cells import Cell, frame
+from gpt_search.analysis.regret import pooled_best
 from gpt_search.analysis.targets import ecdf, expected_running_time, improvements, runtimes, target_sensitivity
 from gpt_search.domain.errors import InputError
 from gpt_search.domain.outcome import Outcome
@@ -143,6 +145,14 @@ def test_improvements_of_a_cell() -> None:
     assert improvements([one], "trials")["budget"].tolist() == [0, 2, 3, 4]
     assert runtimes(found, (0.2, 0.6, 1.0))["runtime"].tolist() == [2, 4, math.inf]
     assert by_builds["seed"].tolist() == [3] * 3 and by_builds["best"].tolist() == [-0.5] * 3
+
+
+def test_a_best_that_was_only_seen_is_unknown() -> None:
+    one = cell([0.0, -0.1], [0.0, 1.0], recommended=np.zeros(2))
+    seen = dataclasses.replace(one, facts=dict(one.facts) | {"best_known": False})
+    for found in (improvements([seen]), frame([seen], "trials", [1])):
+        assert found["best"].isna().all()
+        assert pooled_best(found)["best"].item() == -0.1
 
 
 def test_improvements_leave_infeasible_routes_out() -> None:
