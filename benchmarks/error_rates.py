@@ -7,7 +7,7 @@
 3. Coverage of the 95 % bootstrap interval of a mean difference.
 4. Power on one task of the exact signed-rank test, of a permutation test of the mean, and of scipy's signed-rank test
    without zeros (normal approximation).
-Usage: python benchmarks/error_rates.py [REPEATS]   (about two minutes for 2,000)
+Usage: python benchmarks/error_rates.py [REPEATS]   (some four minutes for 2,000)
 """
 
 from __future__ import annotations

@@ -9,8 +9,12 @@ import pandas as pd
 import pytest
 from result_tables import simulated, table
 
+from gpt_search.analysis.cells import Cell
+from gpt_search.analysis.cells import frame as cells_frame
 from gpt_search.analysis.summary import TABLES, summarise_comparison
+from gpt_search.analysis.targets import improvements
 from gpt_search.domain.errors import InputError
+from gpt_search.domain.outcome import Outcome
 
 SHIFTS = {"good": 5.0, "bad": -9.0, "random": 0.0}
 
@@ -106,3 +110,25 @@ def test_bad_input() -> None:
         summarise_comparison(frame, "Random")
     with pytest.raises(InputError, match="no results at budget 5; it has 100"):
         summarise_comparison(frame, "random", budgets=[5, 100])
+
+
+def test_from_cells_to_sentences() -> None:
+    cells = []
+    for strategy, gain in (("good", 0.3), ("plain", 0.1)):
+        for seed in range(8):
+            n = 6
+            truth = -gain * np.minimum(np.arange(n), 3 + seed % 2) / 4
+            cells.append(
+                Cell(
+                    *("t", strategy, seed, np.arange(n), np.arange(n), 2.0 * np.arange(n), np.full(n, int(Outcome.OK))),
+                    *(np.zeros(n), np.exp(truth), truth, np.arange(n), np.arange(n)),
+                    facts={"best": -0.3, "best_known": True, "floor": 0.01, "reference_ms": 1.0},
+                )
+            )
+    table_of = cells_frame(cells, "builds", [1, 5])
+    found = summarise_comparison(table_of, "plain", budgets=[5], runs=improvements(cells))
+    assert found.sentences[0].startswith("good beats plain at 5 builds on 1 of 1 task (Holm p = 0.0079, A12 = 1.00")
+    times = found.tables["running_time"].set_index(["strategy", "share"])
+    assert times.loc[("good", 0.5), "ert"] == 2 and times.loc[("plain", 0.5), "success_rate"] == 0
+    # 80 % of the gain takes the fourth build, which every other seed makes: (4 x 4 + 4 x 5) / 4.
+    assert times.loc[("good", 0.8), "ert"] == 9
