@@ -81,7 +81,7 @@ def regret_table(frame: pd.DataFrame, best: pd.DataFrame | None = None) -> pd.Da
     reference = frame["reference_ms"].to_numpy(np.float64)
     # NaN floors compare False: no share where it is not known that there is anything to find.
     clears = -base > frame["floor"].to_numpy(np.float64)
-    share = np.divide(chosen, base, out=np.full(len(frame), np.nan), where=clears & (base < 0))
+    share = np.divide(chosen, base, out=np.full(len(frame), np.nan), where=clears & (base < 0)) + 0.0  # no -0
     return pd.DataFrame(
         {
             "task": frame["task"].to_numpy(),

@@ -129,7 +129,7 @@ def summarise_comparison(
         try:
             tests[budget] = friedman(frame, budget, alpha)
         except InputError as refusal:
-            refusals.append(f"{refusal}.")
+            refusals.append(f"{str(refusal)[0].upper()}{str(refusal)[1:]}.")
     sentences += [rank_sentence(test, axis) for test in tests.values()] + list(dict.fromkeys(refusals))
     try:
         ranks = average_ranks(frame, 1 - alpha)

@@ -22,7 +22,7 @@ from gpt_search.analysis.regret import TOLERANCE, pooled_best
 from gpt_search.analysis.tidy import checked, kept
 from gpt_search.domain.errors import InputError, did_you_mean, listing
 
-SHARES = (0.5, 0.8, 0.9, 0.95, 1.0)
+SHARES = (0.25, 0.5, 0.75, 0.9, 1.0)
 COLUMNS = ("tried", "recommended", "minimum")
 
 

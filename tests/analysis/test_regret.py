@@ -36,6 +36,7 @@ def test_no_share_of_a_gain_within_the_floor() -> None:
     assert np.isnan(regret_table(table(studies, best=-0.02, floor=np.nan))["share"].iloc[0])
     assert regret_table(table(studies, best=-0.02, floor=0.019))["share"].iloc[0] == pytest.approx(0.5)
     assert np.isnan(regret_table(table({("t", "s"): [0.0]}, best=0.0, floor=0.0))["share"].iloc[0])
+    assert str(regret_table(table({("t", "s"): [0.0]}))["share"].iloc[0]) == "0.0"
 
 
 def test_slower_than_the_reference_is_a_negative_share() -> None:
