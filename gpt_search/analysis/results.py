@@ -11,6 +11,9 @@ import numpy as np
 import pandas as pd
 
 from gpt_search.analysis.cells import Cell, frame, load_cells
+from gpt_search.analysis.regret import regret_table
+from gpt_search.analysis.summary import ComparisonSummary, summarise_comparison
+from gpt_search.analysis.targets import improvements
 from gpt_search.store.experiment import experiment_facts
 
 
@@ -22,7 +25,7 @@ class Results:
     cells: Sequence[Cell]
     table: pd.DataFrame
     about: Mapping[str, Any]
-    summary: Any
+    summary: ComparisonSummary | None
 
 
 def load_results(folder: str | Path) -> Results:
@@ -30,7 +33,20 @@ def load_results(folder: str | Path) -> Results:
     about = experiment_facts(folder)
     cells, axis = load_cells(folder), about["axis"]
     table = frame(cells, axis)
-    return Results(cells, table, about, None)
+    plan = about["statistics"]
+    there = {cell.strategy for cell in cells}
+    summary = None
+    if plan["control"] in there and len(there) > 1:
+        summary = summarise_comparison(
+            table,
+            plan["control"],
+            plan["alpha"],
+            about["tested"],
+            axis=axis,
+            family=plan["family"],
+            runs=improvements(cells, axis),
+        )
+    return Results(cells, table, about, summary)
 
 
 def plain_table(table: pd.DataFrame) -> pd.DataFrame:
@@ -40,16 +56,13 @@ def plain_table(table: pd.DataFrame) -> pd.DataFrame:
     and quartiles, %; of the best that is known or was seen), timed and failures (means).
     """
     last = table[table["budget"] == table["budget"].max()]
-    # A study that recommends nothing leaves its user with the reference.
-    used = last["recommended"].fillna(0.0)
-    seen = last.assign(low=np.fmin(last["tried"], used)).groupby("task", observed=True)["low"].transform("min")
-    best = np.fmin(last["best"], np.fmin(seen, 0.0))
+    regret = regret_table(last).reset_index(drop=True)
     kept = pd.DataFrame(
         {
-            "task": last["task"].astype(str),
-            "strategy": last["strategy"].astype(str),
-            "gain": 0.0 - 100 * np.expm1(used),
-            "regret": 100 * np.expm1(used - best),
+            "task": regret["task"].astype(str),
+            "strategy": regret["strategy"].astype(str),
+            "gain": 0.0 - 100 * np.expm1(regret["log_ratio"]),
+            "regret": regret["regret_percent"],
         }
     )
     groups = kept.groupby(["task", "strategy"], sort=True)

@@ -64,6 +64,16 @@ def open_task(plan: TaskPlan) -> Arena:
     raise InputError("live tasks cannot be run in this version")
 
 
+def check_task(plan: TaskPlan) -> None:
+    """Raises InputError, with the task's name, when the task cannot be searched; before any cell runs."""
+    if isinstance(plan.section, LiveTask):
+        return
+    try:
+        open_task(plan)
+    except InputError as error:
+        raise InputError(f"task {plan.name!r}: {error}") from None
+
+
 class Planted:
     """A planted landscape, measured as a live study measures: a known engine is not timed again."""
 

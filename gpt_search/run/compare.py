@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpt_search import __version__
+from gpt_search.run.arena import check_task
 from gpt_search.run.cell_workers import Finished, run_in_processes
 from gpt_search.run.compare_plan import Pace
 from gpt_search.run.experiment import Coordinates, Experiment
@@ -58,6 +59,8 @@ def compare(
     interrupts it, finished cells stay.
     """
     began = time.monotonic()
+    for task in experiment.tasks:
+        check_task(task)
     about = {
         "name": experiment.name,
         "axis": experiment.axis,

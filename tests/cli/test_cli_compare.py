@@ -45,12 +45,15 @@ def test_results_are_written_and_shown(file: Path, tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert "one at 8 builds" in done.output and "4 of 4 cells are finished" in done.output
     assert "simulated, the truth is known" in done.output
+    assert "no difference can be shown: 2 pairs" in " ".join(done.output.split())
+    assert (tmp_path / "out" / "statistics" / "verdicts.md").is_file()
     table = pd.read_csv(tmp_path / "out" / "results.csv")
     assert len(table) == 8 and sorted(table["budget"].unique()) == [4, 8]
     as_json = invoke(file, "--out", tmp_path / "out", "--json")
     form = json.loads(as_json.stdout)
     assert form["cells"] == {"total": 4, "earlier": 4, "ran": 0, "left": 0}
     assert {row["strategy"] for row in form["table"]} == {"fast", "random"} and form["failures"] == []
+    assert any("fast is not distinguishable from random" in sentence for sentence in form["verdicts"])
 
 
 def test_a_dry_run_lists_cells_and_cost(file: Path, tmp_path: Path) -> None:
