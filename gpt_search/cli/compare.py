@@ -37,6 +37,11 @@ class CompareProgress(LiveProgress):
         there = f", {earlier} finished before" if earlier else ""
         self._line(f"{total} cells{there}")
 
+    def building_route(self, what: str) -> None:
+        """Before every build of a live task."""
+        if self._live is not None:
+            self._line(what)
+
     def cell(self, status: CompareStatus) -> None:
         """After every cell."""
         where = status.last.cell
@@ -89,7 +94,7 @@ def compare(
     live = CompareProgress()
     live.continue_command = shlex.join(["gpt-search", "compare", str(file), "--out", str(out)])
     with stoppable(live):
-        done = run(experiment, out, jobs, live.cell, live.begin)
+        done = run(experiment, out, jobs, live.cell, live.begin, live.building_route)
     results = None
     if done.earlier + done.ran:
         from gpt_search.analysis.results import load_results
@@ -129,7 +134,7 @@ def _print_plan(experiment: Experiment, plan: Plan, as_json: bool) -> None:
         cost = "-" if task.seconds is None else f"{task.seconds / 3600:,.1f} h"
         kind = "" if task.seconds is None else ("here" if task.live else "simulated")
         rows.append((task.task, str(task.cells), str(task.finished), builds, cost, kind, task.label))
-    print_table(("task", "cells", "finished", "builds at most", "cost at most", "", "what"), rows, right=(1, 2, 3, 4))
+    print_table(("task", "cells", "finished", "builds charged, at most", "cost", "", "what"), rows, right=(1, 2, 3, 4))
     if experiment.wall_clock_s is not None:
         click.echo(f"no cell is started after {clock_text(experiment.wall_clock_s)} of one run")
     if plan.cells == plan.finished:
@@ -204,10 +209,16 @@ def _print_tables(experiment: Experiment, results: Results) -> None:
     click.echo(f"{experiment.name} {at}: medians over seeds of the true gain and of the regret, in per cent")
     headers = ("task", "strategy", "n", "gain %", "regret %", "quartiles", "timed", "failed")
     print_table(headers, rows, right=(2, 3, 4, 6, 7))
-    labels = {cell.task: cell.facts.get("label", "") for cell in results.cells}
+    labels: dict[str, str] = {}
+    behind: dict[str, int] = {}
+    for cell in results.cells:
+        labels[cell.task] = cell.facts.get("label", "")
+        if cell.facts.get("live"):
+            behind[cell.task] = max(behind.get(cell.task, 0), cell.facts["builds_behind"])
     click.echo("")
     for task, label in labels.items():
-        print_wrapped(f"{task}: {label}", indent="  ")
+        shared = f"; {behind[task]:,} independent builds behind it" if task in behind else ""
+        print_wrapped(f"{task}: {label}{shared}", indent="  ")
     if results.summary is not None:
         click.echo("")
         for sentence in results.summary.sentences:

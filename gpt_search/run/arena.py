@@ -55,23 +55,26 @@ class Arena(Protocol):
 
 
 def open_task(plan: TaskPlan) -> Arena:
-    """The task, ready to be searched, but for live ones (see `run.live_task`). Raises InputError."""
-    if isinstance(plan.section, PlantedTask):
+    """The task, ready to be searched; not for live ones, whose pool belongs to one process (`run.live_task`).
+
+    Raises InputError, with the task's name.
+    """
+    try:
+        if isinstance(plan.section, TableTask):
+            from gpt_search.run.table_task import Replayed
+
+            return Replayed(plan)
         return Planted(plan)
-    if isinstance(plan.section, TableTask):
-        return replayed(plan)
-    assert isinstance(plan.section, LiveTask)
-    raise InputError("live tasks cannot be run in this version")
+    except InputError as error:
+        raise InputError(f"task {plan.name!r}: {error}") from None
 
 
 def check_task(plan: TaskPlan) -> None:
     """Raises InputError, with the task's name, when the task cannot be searched; before any cell runs."""
-    if isinstance(plan.section, LiveTask):
-        return
-    try:
+    if not isinstance(plan.section, LiveTask):
         open_task(plan)
-    except InputError as error:
-        raise InputError(f"task {plan.name!r}: {error}") from None
+    elif (why := availability(plan.section.backend)) is not None:
+        raise InputError(f"task {plan.name!r}: the backend {plan.section.backend!r} cannot be used here: {why}")
 
 
 class Planted:
@@ -110,11 +113,6 @@ class Planted:
             "n_routes": self.space.size,
             "builds_behind": None,
         }
-
-
-def replayed(plan: TaskPlan) -> Arena:
-    """A recorded table. Raises InputError."""
-    raise InputError("tables cannot be replayed in this version")
 
 
 def describe_live(section: LiveTask) -> str:

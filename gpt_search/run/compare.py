@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpt_search import __version__
+from gpt_search.domain.errors import InputError
 from gpt_search.run.arena import check_task
 from gpt_search.run.cell_workers import Finished, run_in_processes
 from gpt_search.run.compare_plan import Pace
 from gpt_search.run.experiment import Coordinates, Experiment
-from gpt_search.store.experiment import open_folder
+from gpt_search.run.experiment_file import LiveTask
+from gpt_search.store.experiment import ExperimentFolder, open_folder
 
 
 @dataclass(frozen=True)
@@ -49,11 +52,14 @@ def compare(
     jobs: int | None = None,
     progress: Callable[[CompareStatus], None] | None = None,
     started: Callable[[int, int], None] | None = None,
+    building: Callable[[str], None] | None = None,
 ) -> CompareResult:
     """Runs the cells that the folder lacks. A cell that fails is recorded, and the others go on.
 
     jobs: processes; by default as many as there are cores. progress: called after every cell. started: called once
-    with the number of cells in all, and of those that were finished before.
+    with the number of cells in all, and of those that were finished before. building: told what a live task builds.
+
+    Cells of live tasks come last, one at a time, so that nothing else runs while they are timed.
 
     Raises InputError when the folder is of another experiment; StorageError when it cannot be written. Whatever
     interrupts it, finished cells stay.
@@ -82,18 +88,9 @@ def compare(
         remaining: dict[tuple[str, str], int] = defaultdict(int)
         for cell in waiting:
             remaining[cell.task, cell.strategy] += 1
-        begun = 0
-
-        def in_time() -> Iterator[Coordinates]:
-            nonlocal begun
-            for cell in waiting:
-                limit = experiment.wall_clock_s
-                if limit is not None and time.monotonic() - began >= limit:
-                    return
-                begun += 1
-                yield cell
-
-        with closing(run_in_processes(experiment, folder, in_time(), jobs)) as results:
+        limit_s = math.inf if experiment.wall_clock_s is None else experiment.wall_clock_s
+        given = _Given(waiting, began + limit_s)
+        with closing(_all_cells(experiment, folder, given, jobs, building)) as results:
             for found in results:
                 remaining[found.cell.task, found.cell.strategy] -= 1
                 if found.error is None:
@@ -104,11 +101,45 @@ def compare(
                     folder.fail(*_key(found.cell), found.error)
                 if progress is not None:
                     left_s = pace.left(remaining)
-                    if left_s is not None and experiment.wall_clock_s is not None:
-                        left_s = min(left_s, max(0.0, experiment.wall_clock_s - (time.monotonic() - began)))
+                    if left_s is not None:
+                        left_s = min(left_s, max(0.0, began + limit_s - time.monotonic()))
                     progress(CompareStatus(found, earlier + ran, len(failures), len(cells), left_s))
-    left = len(waiting) - begun
-    return CompareResult(Path(out), len(cells), earlier, ran, left, tuple(failures), time.monotonic() - began)
+    return CompareResult(Path(out), len(cells), earlier, ran, given.left, tuple(failures), time.monotonic() - began)
+
+
+class _Given:
+    """The cells that are left, handed out until the time is up."""
+
+    def __init__(self, cells: list[Coordinates], until: float) -> None:
+        """until: on the monotonic clock."""
+        self.cells, self.until = cells, until
+        self.left = len(cells)
+
+    def of(self, tasks: set[str]) -> Iterator[Coordinates]:
+        """Those of some tasks, in order."""
+        for cell in self.cells:
+            if cell.task in tasks:
+                if time.monotonic() >= self.until:
+                    return
+                self.left -= 1
+                yield cell
+
+
+def _all_cells(
+    experiment: Experiment,
+    folder: ExperimentFolder,
+    given: _Given,
+    jobs: int,
+    building: Callable[[str], None] | None,
+) -> Generator[Finished]:
+    """Simulated tasks in processes; then live ones, which have the machine to themselves."""
+    live = [task for task in experiment.tasks if isinstance(task.section, LiveTask)]
+    simulated = {task.name for task in experiment.tasks} - {task.name for task in live}
+    yield from run_in_processes(experiment, folder, given.of(simulated), jobs)
+    for task in live:
+        if time.monotonic() >= given.until or not any(cell.task == task.name for cell in given.cells):
+            continue
+        raise InputError(f"task {task.name!r}: live tasks can be planned (--dry-run), not run, in this version")
 
 
 def _key(cell: Coordinates) -> tuple[str, str, int]:

@@ -284,7 +284,12 @@ def _check_live(section: LiveTask, folder: Path) -> None:
     if section.public is not None:
         _one_of("public model", section.public, public_models())
     availability(section.backend)  # raises for an unknown name
-    Protocol.from_json(section.protocol)
+    fewest = 4 * Protocol.from_json(section.protocol).min_rounds
+    if section.pool_rounds < fewest:
+        raise InputError(
+            f"pool_rounds is {section.pool_rounds}; it must be {fewest} or more: half of them are for the truth, and "
+            "of the others a study draws min_rounds or more, so that studies differ"
+        )
     parse_tolerances(section.tolerances, section.metric)
     _one_of("reference", section.reference, list(GOLDEN_KINDS))
 

@@ -119,7 +119,7 @@ class LiveTask(_Section):
     tolerance: float | dict[str, float] | None = Field(default=None, description="a number, or one for each output")
     reference: str = "onnxruntime-fp32"
     golden: Path | None = Field(default=None, strict=False)
-    pool_rounds: int = Field(default=20, ge=8)
+    pool_rounds: int = Field(default=40, ge=8)
     timeout_build_s: float = Field(default=600.0, gt=0)
     timeout_run_s: float = Field(default=60.0, gt=0)
     memory_limit_gb: float | None = Field(default=None, gt=0)

@@ -84,3 +84,13 @@ def test_bad_input_is_one_line(file: Path, tmp_path: Path) -> None:
 
 def test_the_schema_is_json() -> None:
     assert "experiment" in json.loads(invoke("--schema").stdout)["properties"]
+
+
+def test_the_tensorrt_experiment_is_planned_without_tensorrt() -> None:
+    file = Path(__file__).resolve().parents[2] / "experiments" / "tensorrt_speedup.toml"
+    form = json.loads(invoke(file, "--dry-run", "--json").stdout)
+    assert {"fast", "mixed", "live"} <= {cell["strategy"] for cell in form["cells"]}
+    assert len(form["cells"]) == len(form["tasks"]) * 25 and all(task["live"] for task in form["tasks"])
+    assert all(task["builds"] == 25 * 400 and task["seconds"] > 0 for task in form["tasks"])
+    shown = invoke(file, "--dry-run")
+    assert shown.exit_code == 0 and "bert-base-1x128" in shown.output

@@ -1,0 +1,57 @@
+"""A recorded table as a task of an experiment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpt_search.domain.space import Codes
+from gpt_search.run.experiment import TaskPlan
+from gpt_search.run.experiment_file import TableTask
+from gpt_search.run.replay import Replay
+from gpt_search.search.simulate import Measure
+from gpt_search.search.strategy import Strategy
+from gpt_search.store.tables import load_table
+
+
+class Replayed:
+    """A table in place of the compiler, by the rules of a live study (see `run.replay`)."""
+
+    def __init__(self, plan: TaskPlan) -> None:
+        """Raises InputError: no such table, a broken one, routes missing without a policy, no feasible route."""
+        section = plan.section
+        assert isinstance(section, TableTask)
+        self._replay = Replay(load_table(plan.folder / section.file), section.policy, section.rounds)
+        self.space = self._replay.space
+        self.noise: float | None = self._replay.noise
+        self.label = self._replay.label
+        costs = self._replay.table.columns.cost
+        known = [np.nansum(column) for name, column in costs.items() if name != "wait"]
+        rows = len(self._replay.table.columns.outcome)
+        self.seconds_per_build: float | None = float(sum(known)) / rows if rows else None
+
+    def study(self, seed: int) -> Measure:
+        """A replay that knows no engine yet."""
+        return self._replay.study(seed).measure
+
+    def strategy(self, strategy: Strategy) -> Strategy:
+        """Confined to the recorded routes where the policy says so."""
+        return self._replay.strategy(strategy)
+
+    def truth(self, codes: Codes) -> NDArray[np.float64]:
+        """From the half of the samples that no replay draws from."""
+        return self._replay.true_log_ratio(codes)
+
+    def facts(self) -> Mapping[str, Any]:
+        """See `Cell.facts`."""
+        return {
+            "best": self._replay.best,
+            "best_known": self._replay.best_known,
+            "floor": self._replay.floor,
+            "reference_ms": self._replay.reference_ms,
+            "n_routes": len(self._replay.table),
+            "builds_behind": self._replay.builds_behind,
+        }

@@ -1,0 +1,72 @@
+"""Recorded tables as tasks of an experiment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from run_experiments import write
+
+from gpt_search import InputError, planted
+from gpt_search.run.compare import compare
+from gpt_search.run.compare_plan import plan
+from gpt_search.run.experiment import load_experiment
+from gpt_search.run.planted_table import planted_table
+from gpt_search.store.cells import load_cells
+from gpt_search.store.tables import load_table
+
+PLANTED = 'kind = "planted"\nfamily = "sparse"\nseeds = [1, 2]\nknobs = 12'
+
+
+def table(folder: Path, routes: int | None = None) -> Path:
+    planted_table(folder / "dense.jsonl", planted("dense", 0, 7), routes)
+    return folder / "dense.jsonl"
+
+
+def test_cells_on_a_table_are_replays_with_a_truth_of_their_own(tmp_path: Path) -> None:
+    recorded = load_table(table(tmp_path))
+    experiment = load_experiment(write(tmp_path, (PLANTED, 'kind = "table"\nfile = "dense.jsonl"')))
+    assert compare(experiment, tmp_path / "out", jobs=2).ran == 4
+    cells = load_cells(tmp_path / "out")
+    for cell in cells:
+        assert cell.task == "dense" and 10 < cell.builds[-1] <= 12
+        assert cell.facts["best"] == pytest.approx(recorded.truth[recorded.best]) and cell.facts["best_known"]
+        assert cell.facts["n_routes"] == len(recorded) and cell.facts["builds_behind"] > 0
+        assert cell.truth[0] == pytest.approx(0, abs=0.02)
+        assert np.isin(cell.truth[~np.isnan(cell.truth)], recorded.truth).all()
+        assert np.nanmin(cell.truth) >= cell.facts["best"]
+    values = [cell.value[0] for cell in cells]
+    assert len(set(values)) == 1  # the reference latency is the table's
+
+
+@pytest.mark.parametrize("look", [compare, plan])
+def test_missing_routes_need_a_policy_before_anything_runs(tmp_path: Path, look: object) -> None:
+    table(tmp_path, 40)
+    text = 'kind = "table"\nfile = "dense.jsonl"'
+    path = write(tmp_path, (PLANTED, text))
+    with pytest.raises(InputError, match=r"task 'dense': .* lacks .* routes of its space; declare"):
+        look(load_experiment(path), tmp_path / "out")  # type: ignore[operator]
+    assert not (tmp_path / "out").exists()
+    declared = load_experiment(write(tmp_path, (PLANTED, text + '\npolicy = "restrict"')))
+    compare(declared, tmp_path / "out", jobs=1)
+    assert all("restrict" in cell.facts["label"] for cell in load_cells(tmp_path / "out"))
+
+
+def test_a_broken_table_is_named(tmp_path: Path) -> None:
+    path = table(tmp_path)
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:5], *lines[6:]]))
+    experiment = load_experiment(write(tmp_path, (PLANTED, 'kind = "table"\nfile = "dense.jsonl"')))
+    with pytest.raises(InputError, match=r"task 'dense': .*dense\.jsonl, line"):
+        compare(experiment, tmp_path / "out")
+
+
+def test_a_new_table_is_another_experiment(tmp_path: Path) -> None:
+    table(tmp_path)
+    path = write(tmp_path, (PLANTED, 'kind = "table"\nfile = "dense.jsonl"'))
+    compare(load_experiment(path), tmp_path / "out", jobs=1)
+    (tmp_path / "dense.jsonl").unlink()
+    planted_table(tmp_path / "dense.jsonl", planted("dense", 1, 7))
+    with pytest.raises(InputError, match=r"tasks\.dense\.file_digest was"):
+        compare(load_experiment(path), tmp_path / "out")
