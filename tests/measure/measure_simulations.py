@@ -11,9 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt_search.domain.evaluation import Round
-from gpt_search.measure.intervals import ratio_interval
+from gpt_search.measure.intervals import ratio_interval, share
+from gpt_search.measure.merging import difference
 from gpt_search.measure.paired import estimate_of, paired_estimate
+from gpt_search.measure.protocol import Protocol
 from gpt_search.measure.sampling import is_steady
+from gpt_search.measure.sequential import Best, Decision, decide_on
 from gpt_search.measure.statistic import Statistic
 from gpt_search.measure.variance import variance_components
 
@@ -80,6 +83,40 @@ def timing_errors(timing: str, tail: str, sections: int, repeats: int, seed: int
         estimate = paired_estimate(rounds, statistic)
         found.append((estimate.log_ratio - truth, estimate.error))
     return np.array(found)
+
+
+ROUND_NOISE = 0.01
+BUILD_NOISES = (0.0, 0.005)
+"""Between two builds of one engine, each in its process: none, and half of a round's."""
+
+
+def _raced(rng: np.random.Generator, level: float, noise: str) -> list[float]:
+    """The rounds of an engine that is raced against a faster one, stopped as studies stop: by what they say."""
+    protocol, x = Protocol(), list[float]()
+    while decide_on(x, Best(-0.01), protocol, 5) is Decision.CONTINUE:
+        x.append(level + ROUND_NOISE * float(_of_variance_one(noise, rng, 1)[0]))
+    return x
+
+
+def _of_variance_one(noise: str, rng: np.random.Generator, n: int) -> NDArray[np.float64]:
+    return NOISES[noise](rng, (n,)) / {"normal": 1.0, "t3": 3**0.5}[noise]
+
+
+def merge_checks(checks: int, noise: str, between: float, apart: float = 0.0, seed: int = 3) -> tuple[int, float]:
+    """How many first spot checks of a study call two engines different, and the median of the least size to be seen.
+
+    apart: their true difference; 0 for one engine. between: standard deviation between builds. Some engines are raced
+    out at once, some at the brink, some never.
+    """
+    rng = np.random.default_rng(seed)
+    found = []
+    for _ in range(checks):
+        level = 0.02 * rng.standard_normal()
+        first = _raced(rng, level + between * rng.standard_normal(), noise)
+        second = level + apart + between * rng.standard_normal()
+        fixed = second + ROUND_NOISE * _of_variance_one(noise, rng, Protocol().build_rounds)
+        found.append(difference(first, fixed.tolist(), between, 1))
+    return sum(f.significant for f in found), float(np.median([f.least for f in found]))
 
 
 # Level of a warm-up over its length t in [0, 1), and what is_steady should say of it.
@@ -161,6 +198,13 @@ def main() -> None:
                 off, error = timing_errors(timing, tail, sections, 1000).T
                 inside = np.mean(np.abs(off) <= 1.96 * error)
                 print(f"  {timing:4} {tail:9} {sections:2} sections: {off.mean():+.2%}, {off.std():.2%}, {inside:.3f}")
+    print("first spot checks of a study that call engines different, by their true difference; least that is seen")
+    for noise in ("normal", "t3"):
+        for between in BUILD_NOISES:
+            wrong, least = merge_checks(5000, noise, between)
+            seen = (f"{apart:.0%} apart {merge_checks(500, noise, between, apart)[0]}/500" for apart in (0.02, 0.05))
+            where = f"{noise:7} builds differ by {between:.1%}"
+            print(f"  {where}: equal {wrong}/5000 ({share(wrong, 5000)}), {', '.join(seen)}; least {least:.2%}")
     print("is_steady: share accepted")
     for trace in TRACES:
         for samples in (12, 60, 1000):

@@ -2,14 +2,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from measure_simulations import BUILD_NOISES, merge_checks
 
 from gpt_search.measure.confidence import spending
 from gpt_search.measure.intervals import share
 from gpt_search.measure.merging import ALPHA, USUAL_CHECKS, difference
-from gpt_search.measure.protocol import Protocol
-from gpt_search.measure.sequential import Best, Decision, decide_on
-
-PROTOCOL = Protocol()
 
 
 def test_the_errors_of_all_checks_together_stay_below_alpha() -> None:
@@ -17,27 +14,12 @@ def test_the_errors_of_all_checks_together_stay_below_alpha() -> None:
     assert 0.99 * ALPHA < sum(levels) < ALPHA and levels == sorted(levels, reverse=True)
 
 
-def raced(rng: np.random.Generator, mean: float, best: float, draw: str) -> list[float]:
-    """The rounds of an engine that is raced, stopped as a study stops them: by what they say."""
-    x: list[float] = []
-    while decide_on(x, Best(best), PROTOCOL, 5) is Decision.CONTINUE:
-        noise = rng.standard_normal() if draw == "normal" else rng.standard_t(3) / 3**0.5
-        x.append(mean + 0.01 * noise)
-    return x
-
-
-@pytest.mark.parametrize("draw", ["normal", "t3"])
-@pytest.mark.parametrize("between", [0.0, 0.005])
-def test_equal_engines_are_rarely_called_different_though_racing_stops_early(draw: str, between: float) -> None:
+@pytest.mark.parametrize("noise", ["normal", "t3"])
+@pytest.mark.parametrize("between", BUILD_NOISES)
+def test_equal_engines_are_rarely_called_different_though_racing_stops_early(noise: str, between: float) -> None:
     """The first check of a study may be wrong with probability 0.45 %. Builds differ by `between`, and racing looks."""
-    rng = np.random.default_rng(3)
-    wrong = 0
-    for _ in range(700):
-        mean = 0.02 * rng.standard_normal()  # some are raced out at once, some at the brink, some never
-        first = raced(rng, mean + between * rng.standard_normal(), -0.01, draw)
-        second = (mean + between * rng.standard_normal() + 0.01 * rng.standard_normal(15)).tolist()
-        wrong += difference(first, second, between, 1).significant
-    assert share(wrong, 700).low <= spending(1, ALPHA, USUAL_CHECKS)
+    wrong, least = merge_checks(700, noise, between)
+    assert share(wrong, 700).low <= spending(1, ALPHA, USUAL_CHECKS) and 0.01 < least < 0.1
 
 
 def test_without_the_noise_between_builds_many_equal_engines_would_be_called_different() -> None:
