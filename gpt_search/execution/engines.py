@@ -10,8 +10,8 @@ from gpt_search.backends.base import BuildOptions
 from gpt_search.domain.errors import InputError
 from gpt_search.domain.route import Route
 from gpt_search.domain.workload import Array, Workload
-from gpt_search.execution.evaluator import EvaluatorSettings
 from gpt_search.execution.launcher import Worker, WorkerFailed, WorkerSpec
+from gpt_search.execution.settings import EvaluatorSettings
 
 _SLOT = "only"
 

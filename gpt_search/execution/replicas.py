@@ -17,9 +17,9 @@ from gpt_search.backends.base import Placement
 from gpt_search.domain.evaluation import Round
 from gpt_search.domain.route import Route
 from gpt_search.execution.devices import DeviceLock, build_lock_shared
-from gpt_search.execution.evaluator import EvaluatorSettings
 from gpt_search.execution.launcher import Worker
 from gpt_search.execution.rounds import CANDIDATE, REFERENCE, Comparison, Side
+from gpt_search.execution.settings import EvaluatorSettings
 
 
 class BuiltPair(NamedTuple):

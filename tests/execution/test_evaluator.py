@@ -32,7 +32,7 @@ from gpt_search.domain.evaluation import Evaluation
 from gpt_search.domain.outcome import Outcome, Phase
 from gpt_search.domain.route import Route
 from gpt_search.domain.workload import GoldenPair, Workload
-from gpt_search.execution import evaluator as module
+from gpt_search.execution import devices as module
 from gpt_search.execution.evaluator import (
     Earlier,
     Evaluator,
@@ -222,7 +222,9 @@ def test_sides_alternate_and_the_idle_one_is_stopped(tmp_path, monkeypatch):
     plain = Worker.ask
 
     def states() -> dict[int, str]:
-        return {w.pid: Path(f"/proc/{w.pid}/stat").read_text().rpartition(")")[2].split()[0] for w in evaluator._all}
+        return {
+            w.pid: Path(f"/proc/{w.pid}/stat").read_text().rpartition(")")[2].split()[0] for w in evaluator.pool.workers
+        }
 
     def spy(self, kind, fields=None, *args, **kwargs):
         if kind == "time":
@@ -278,9 +280,9 @@ def test_both_engines_live_in_one_worker_where_the_backend_wants_that(tmp_path, 
     options = GENTLE.partition(":")[2]
     with made(tmp_path, f"{source}:Same:{options}") as evaluator:
         got = evaluator.evaluate(SPACE.reference)
-        assert len(evaluator._all) == 1
+        assert len(evaluator.pool.workers) == 1
         assert evaluator.capabilities.placement is Placement.SAME_WORKER
-        assert evaluator._lock.device == "GPU-test"
+        assert evaluator.pool.lock.device == "GPU-test"
     assert got.rounds[0].device == {"clock_mhz": 1980.0, "reference_clock_mhz": 1980.0}
 
 
@@ -558,7 +560,7 @@ def test_closing_ends_evaluations_in_other_threads(tmp_path, mark):
 
     thread = threading.Thread(target=work)
     thread.start()
-    while not evaluator._all:
+    while not evaluator.pool.workers:
         pass
     evaluator.close()
     thread.join(30)
