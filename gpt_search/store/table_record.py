@@ -115,7 +115,8 @@ def rounds_from_json(data: Mapping[str, Any]) -> tuple[Round, ...]:
 def evaluation_from_json(body: Mapping[str, Any], rounds: tuple[Round, ...] = ()) -> Evaluation:
     """The evaluation of a line, with these rounds; without the estimates that follow from them."""
     data = {"losses": [], "memory_bytes": None, "message": None, **body, "until": Phase.TIME.name, "rounds": []}
-    data |= {"timed_as": None, "raced": False, **dict.fromkeys(_OF_THE_SOURCE)}
+    # A line's "build" is the number of the build, not what the backend tells of it.
+    data |= {"timed_as": None, "raced": False, "build": {}, **dict.fromkeys(_OF_THE_SOURCE)}
     return replace(Evaluation.from_json(data), rounds=rounds)
 
 
