@@ -284,7 +284,13 @@ def capture(stream: Stream, work: Callable[[], None]) -> Graph:
     # Always ended: a stream that is still capturing refuses all other use.
     code, graph = runtime.cudaStreamEndCapture(stream.handle)
     if failure is None and int(code) == 0:
-        return Graph(graph)
+        try:
+            return Graph(graph)
+        except CudaMemoryError:
+            raise
+        except CudaError as error:  # captured, yet no graph can be made of it
+            clear_last_error()
+            raise CaptureError(str(error)) from None
     if int(code) == 0 and graph is not None:
         runtime.cudaGraphDestroy(graph)
     ended = _error(runtime.cudaStreamEndCapture, code) if int(code) != 0 else None

@@ -32,7 +32,7 @@ from gpt_search.backends.tensorrt_file import EngineFile
 from gpt_search.backends.tensorrt_fingerprint import fingerprint_of
 from gpt_search.backends.tensorrt_knobs import route_database
 from gpt_search.backends.tensorrt_log import Logs, Progress, RouteLog, log_folder, progress_monitor
-from gpt_search.backends.tensorrt_options import TensorRTOptions
+from gpt_search.backends.tensorrt_options import FULL, RTX, TensorRTOptions, not_of
 from gpt_search.backends.tensorrt_rtx import knobs_given_as_options, rtx_database, set_targets, with_knobs
 from gpt_search.domain.digest import digest_of
 from gpt_search.domain.errors import InputError
@@ -44,6 +44,11 @@ if TYPE_CHECKING:
     import tensorrt as trt
 
 _WARNINGS_KEPT = 20
+# Of an option that only the named backend has.
+_WHY_NOT = {
+    FULL: "TensorRT-RTX times nothing while it builds, so it has no timing cache",
+    RTX: "it is TensorRT-RTX's",
+}
 # Run-time settings that make another program of the same engine.
 _RUN_PART = ("cuda_graph_strategy", "dynamic_shapes_kernel_specialization_strategy", "weight_streaming_budget")
 
@@ -60,14 +65,14 @@ class Library:
 
 
 LIBRARIES = {
-    "tensorrt": Library(
-        "tensorrt",
+    FULL: Library(
+        FULL,
         "TensorRT",
         ("tensorrt", "tensorrt_bindings"),
         "pip install 'tensorrt-cu13>=11.1' 'cuda-python>=13' nvidia-ml-py",
     ),
-    "tensorrt-rtx": Library(
-        "tensorrt-rtx",
+    RTX: Library(
+        RTX,
         "TensorRT-RTX",
         ("tensorrt_rtx", "tensorrt_rtx_bindings"),
         "pip install tensorrt-rtx-cu13-bindings tensorrt-rtx-cu13-libs 'cuda-python>=13' nvidia-ml-py",
@@ -113,7 +118,6 @@ class TensorRTBackend:
         self._plugins: set[str] = set()
         self._caches: dict[str, bytes] = {}
         self._database: KnobDatabase | None = None
-        self._made_builder: trt.Builder | None = None
         self._initialised = False
 
     # -- what there is -------------------------------------------------------------------------
@@ -132,7 +136,8 @@ class TensorRTBackend:
     def knob_database(self) -> KnobDatabase:
         """The compiler's build routes; TensorRT-RTX's own options. Raises InputError where there are none."""
         if self._database is None:
-            config = self._builder().create_builder_config()
+            builder = self._builder()
+            config = builder.create_builder_config()
             if self.library.rtx:
                 self._database = rtx_database(self._trt, config)
             else:
@@ -154,22 +159,28 @@ class TensorRTBackend:
 
     def check_options(self, values: Mapping[str, object]) -> dict[str, object]:
         """The build options in the form that records keep. Raises InputError for what is not allowed."""
-        if self.library.rtx:
-            if given := knobs_given_as_options(dict(values)):
+        if self.library.rtx and (given := knobs_given_as_options(dict(values))):
+            raise InputError(
+                f"with the backend tensorrt-rtx these are knobs, not options: {', '.join(given)}; pin one with "
+                "--knobs '-NAME=VALUE ...'"
+            )
+        elsewhere = not_of(self.library.name)
+        for name in values:
+            if name in elsewhere:
                 raise InputError(
-                    f"with the backend tensorrt-rtx these are knobs, not options: {', '.join(given)}; pin one with "
-                    "--knobs '-NAME=VALUE ...'"
+                    f"the backend {self.library.name} has no option {name}: {_WHY_NOT[elsewhere[name]]}; leave it out"
                 )
-            if "timing_cache" in values:
-                raise InputError("TensorRT-RTX has no timing cache: it times nothing while it builds; leave it out")
-        elif "compute_capability" in values:
-            raise InputError("TensorRT builds for the GPU that is here; compute_capability is TensorRT-RTX's")
         return TensorRTOptions.parse(values).to_json()
 
     def cannot_run(self) -> str | None:
-        """Why engines can be built here, but not run, in one line; None where they can. Builds the smallest network."""
+        """Why engines can be built here, but not run, in one line; None where they can.
+
+        TensorRT builds only where it can run. TensorRT-RTX builds the smallest network, on the CPU, and loads it.
+        """
+        if not self.library.rtx:
+            return None
         builder = self._builder()
-        network = builder.create_network(1 << int(self._trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
+        network = builder.create_network()
         given = network.add_input("x", self._trt.float32, (1,))
         network.mark_output(network.add_identity(given).get_output(0))
         with self._logs.recording() as log:
@@ -241,16 +252,15 @@ class TensorRTBackend:
         load_plugins(self._trt.get_plugin_registry(), options, self._plugins, log)
 
     def _builder(self) -> trt.Builder:
-        if self._made_builder is None:
-            with self._logs.recording() as log:
-                try:
-                    self._made_builder = self._trt.Builder(self._logs.logger)
-                except Exception as error:
-                    title = self.library.title
-                    why = why_not_run(log.errors, title)
-                    words = " ".join([str(error), *log.errors])
-                    raise InputError(why or f"{title} cannot make a builder here: {words}") from None
-        return self._made_builder
+        """A new one: what a build leaves in its builder, after a failure too, must not reach the next route's."""
+        with self._logs.recording() as log:
+            try:
+                return self._trt.Builder(self._logs.logger)
+            except Exception as error:
+                title = self.library.title
+                why = why_not_run(log.errors, title)
+                words = " ".join([str(error), *log.errors])
+                raise InputError(why or f"{title} cannot make a builder here: {words}") from None
 
     # -- the timing cache ----------------------------------------------------------------------
     @contextmanager
@@ -293,11 +303,9 @@ class TensorRTBackend:
             fingerprint = self._fingerprint(engine, file.options)
         from gpt_search.backends.tensorrt_engine import TensorRTEngine
 
-        running: Any = TensorRTEngine(
-            self._trt, engine, file.to_bytes(), workload, file.options, fingerprint, len(file.plan)
-        )
-        running.facts = facts
-        return running  # type: ignore[no-any-return]
+        running = TensorRTEngine(self._trt, engine, file, workload, fingerprint)
+        running.facts = {**facts, **running.facts}
+        return running
 
     def _fingerprint(self, engine: trt.ICudaEngine, options: TensorRTOptions) -> str | None:
         inspector = engine.create_engine_inspector()
@@ -321,7 +329,7 @@ class UnrunnableEngine:
     memory_bytes: int | None = None
 
     def __init__(self, file: EngineFile, why: str, facts: Mapping[str, object]) -> None:
-        self._data = file.to_bytes()
+        self._file = file
         self.why, self.facts = why, facts
         self.digest, self.size_bytes = file.digest, len(file.plan)
 
@@ -335,7 +343,7 @@ class UnrunnableEngine:
 
     def save(self) -> bytes:
         """The engine as bytes for `TensorRTBackend.load`, here or elsewhere."""
-        return self._data
+        return self._file.to_bytes()
 
     def close(self) -> None:
         """Does nothing: there is nothing on a device."""

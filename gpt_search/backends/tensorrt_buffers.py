@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -127,7 +126,6 @@ class Bindings:
     def __init__(self, trt: Any, engine: trt.ICudaEngine, context: trt.IExecutionContext, stream: Stream) -> None:
         """Looks at the engine's tensors; `give` allocates. Raises InputError for tensors that arrays cannot hold."""
         self._trt, self._engine, self._context, self._stream = trt, engine, context, stream
-        self._stack = ExitStack()
         self._inputs: list[_Tensor] = []
         self._outputs: list[_Tensor] = []
         for i in range(engine.num_io_tensors):
@@ -146,6 +144,12 @@ class Bindings:
     def data_dependent(self) -> tuple[str, ...]:
         """Outputs whose shape only a run tells; known after `give`."""
         return tuple(t.name for t in self._outputs if t.allocation is not None)
+
+    def fixed(self, inputs: Mapping[str, Array]) -> dict[str, object]:
+        """What a captured graph holds for: the shapes of inputs, and values where the engine reads them on the host."""
+        on_host = {t.name for t in self._inputs if t.on_host}
+        shapes: dict[str, object] = {name: np.shape(value) for name, value in inputs.items()}
+        return shapes | {f"{n}'s values": np.asarray(inputs[n]).tolist() for n in on_host & set(inputs)}
 
     def give(self, inputs: Mapping[str, Array]) -> None:
         """Sets profile, shapes and addresses for these inputs, and copies them to where the engine reads them.
@@ -167,8 +171,7 @@ class Bindings:
         if lacking:
             raise ShapeError(f"the engine needs more to know its shapes: {', '.join(lacking)}")
         for tensor in self._outputs:
-            dims = self._context.get_tensor_shape(tensor.name)
-            shape = tuple(int(dims[i]) for i in range(len(dims)))
+            shape = _sizes_of(self._context.get_tensor_shape(tensor.name))
             if any(n < 0 for n in shape):
                 self._let_it_allocate(tensor)
                 continue
@@ -187,10 +190,9 @@ class Bindings:
 
     def download(self) -> None:
         """Puts the copies of the outputs to the host into the stream. Raises what an output's allocation raised."""
+        self.raise_failed_allocation()
         for tensor in self._outputs:
             if tensor.allocation is not None:
-                if tensor.allocation.error is not None:
-                    raise tensor.allocation.error
                 if tensor.allocation.shape is None or tensor.allocation.buffer is None:
                     raise RuntimeError(f"TensorRT did not say which shape output {tensor.name!r} has")
                 tensor.shape = tensor.allocation.shape
@@ -198,6 +200,12 @@ class Bindings:
             if not tensor.on_host:
                 assert tensor.host is not None
                 self._stream.copy(tensor.host.address, tensor.address, tensor.size, TO_HOST)
+
+    def raise_failed_allocation(self) -> None:
+        """Raises what the allocation of an output raised, where one failed."""
+        for tensor in self._outputs:
+            if tensor.allocation is not None and tensor.allocation.error is not None:
+                raise tensor.allocation.error
 
     def outputs(self) -> dict[str, Array]:
         """Copies of the outputs, by name, once the stream has done what `download` put into it."""
@@ -229,36 +237,44 @@ class Bindings:
         return arrays
 
     def _choose_profile(self, arrays: Mapping[str, Array]) -> None:
-        """The first optimisation profile that holds all the shapes, made the context's."""
+        """Makes an optimisation profile the context's: the one made for just these sizes, else the first that fits."""
         count = self._engine.num_optimization_profiles
-        for number in range(count):
-            if all(self._in_profile(number, name, array) for name, array in arrays.items()):
-                if self._context.active_optimization_profile != number:
-                    if not self._context.set_optimization_profile_async(number, self._stream.address):
-                        raise RuntimeError(f"TensorRT did not switch to optimisation profile {number}")
-                    self._stream.synchronize()
-                return
-        shapes = ", ".join(f"{n} {tuple(a.shape)}" for n, a in arrays.items())
-        ranges = "; ".join(self._profile_text(number, arrays) for number in range(count))
-        raise ShapeError(f"no optimisation profile of the engine holds {shapes}; it has {ranges}")
+        sizes = {name: self._sizes(name, array) for name, array in arrays.items()}
+        ranges = [{name: self._range(number, name) for name in arrays} for number in range(count)]
+        fitting = [i for i, one in enumerate(ranges) if all(_holds(one[n], sizes[n]) for n in arrays)]
+        if not fitting:
+            shapes = ", ".join(f"{n} {tuple(a.shape)}" for n, a in arrays.items())
+            words = (", ".join(f"{n} {low} to {high}" for n, (low, _, high) in one.items()) for one in ranges)
+            has = "; ".join(f"profile {i}: {text}" for i, text in enumerate(words))
+            raise ShapeError(f"no optimisation profile of the engine holds {shapes}; it has {has}")
+        exact = [i for i in fitting if all(ranges[i][n][1] == sizes[n] for n in arrays)]
+        number = (exact or fitting)[0]
+        if self._context.active_optimization_profile != number:
+            if not self._context.set_optimization_profile_async(number, self._stream.address):
+                raise RuntimeError(f"TensorRT did not switch to optimisation profile {number}")
+            self._stream.synchronize()
 
-    def _range(self, number: int, name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def _values_decide(self, name: str) -> bool:
+        """Whether a profile speaks of the input's values, as for a shape tensor."""
+        at = self._engine.get_tensor_location(name)
+        return bool(at == self._trt.TensorLocation.HOST and self._engine.is_shape_inference_io(name))
+
+    def _sizes(self, name: str, array: Array) -> tuple[int, ...]:
+        return tuple(int(n) for n in array.reshape(-1)) if self._values_decide(name) else array.shape
+
+    def _range(self, number: int, name: str) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+        """Smallest, typical and largest sizes of an input in a profile."""
         engine = self._engine
-        if engine.is_shape_inference_io(name) and engine.get_tensor_location(name) == self._trt.TensorLocation.HOST:
-            values = engine.get_tensor_profile_values(number, name)
-            return tuple(int(n) for n in values[0]), tuple(int(n) for n in values[-1])
-        low, _, high = engine.get_tensor_profile_shape(name, number)
-        return tuple(int(low[i]) for i in range(len(low))), tuple(int(high[i]) for i in range(len(high)))
-
-    def _in_profile(self, number: int, name: str, array: Array) -> bool:
-        low, high = self._range(number, name)
-        host = self._engine.get_tensor_location(name) == self._trt.TensorLocation.HOST
-        sizes = tuple(int(n) for n in array.reshape(-1)) if host else array.shape
-        return len(low) == len(sizes) and all(a <= n <= b for a, n, b in zip(low, sizes, high, strict=True))
-
-    def _profile_text(self, number: int, arrays: Mapping[str, Array]) -> str:
-        ranges = (f"{name} {low} to {high}" for name in arrays for low, high in [self._range(number, name)])
-        return f"profile {number}: {', '.join(ranges)}"
+        if self._values_decide(name):
+            found = [tuple(int(n) for n in v) for v in engine.get_tensor_profile_values(number, name)]
+        else:
+            own = _sizes_of(engine.get_tensor_shape(name))
+            if all(n >= 0 for n in own):  # no profile has to name it
+                return own, own, own
+            found = [_sizes_of(dims) for dims in engine.get_tensor_profile_shape(name, number)]
+        if len(found) != 3:
+            raise RuntimeError(f"TensorRT does not say which sizes input {name!r} has in profile {number}")
+        return found[0], found[1], found[2]
 
     def _allocate(self, tensor: _Tensor) -> None:
         self._grow_host(tensor)
@@ -285,3 +301,12 @@ class Bindings:
             tensor.allocation.owner = _output_allocator(self._trt, tensor.allocation)
             if not self._context.set_output_allocator(tensor.name, tensor.allocation.owner):
                 raise RuntimeError(f"TensorRT did not take an allocator for output {tensor.name!r}")
+
+
+def _sizes_of(dims: trt.Dims) -> tuple[int, ...]:
+    return tuple(int(dims[i]) for i in range(len(dims)))
+
+
+def _holds(given: tuple[tuple[int, ...], ...], sizes: tuple[int, ...]) -> bool:
+    low, _, high = given
+    return len(low) == len(sizes) and all(a <= n <= b for a, n, b in zip(low, sizes, high, strict=True))

@@ -29,7 +29,7 @@ def parse_model(
 
     Raises BuildError naming every node that TensorRT cannot take, with the reason.
     """
-    network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
+    network = builder.create_network()  # strongly typed, always, from TensorRT 11 on
     parser = trt.OnnxParser(network, logger)
     if options.native_instancenorm:
         parser.set_flag(trt.OnnxParserFlag.NATIVE_INSTANCENORM)
@@ -71,7 +71,8 @@ def add_profiles(
 ) -> None:
     """Adds the optimisation profiles, where the network has inputs of variable shape or shape tensors.
 
-    Raises InputError for a profile that does not fit the network or that no timing point fits in.
+    Without the option `profiles`, and for inputs that it does not name, a range spans the workload's shape points.
+    Raises InputError for a profile that does not fit the network, and for a shape point that none covers.
     """
     inputs = {t.name: t for t in (network.get_input(i) for i in range(network.num_inputs))}
     variable = [n for n, t in inputs.items() if t.is_shape_tensor or -1 in tuple(t.shape)]
@@ -94,8 +95,7 @@ def add_profiles(
                     f"--option 'profiles=[{{\"{name}\": [[...], [...], [...]]}}]' (smallest, typical, largest values)"
                 )
             if asked is None:
-                shape = workload.shapes[name]
-                asked = Range(shape, shape, shape)
+                asked = span_of(name, workload)
             added = builder.create_optimization_profile() if added is None else added
             if name in shape_tensors:
                 added.set_shape_input(name, asked.min, asked.opt, asked.max)
@@ -103,9 +103,16 @@ def add_profiles(
                 added.set_shape(name, asked.min, asked.opt, asked.max)
         if added is not None and config.add_optimization_profile(added) != number:
             raise BuildError(f"TensorRT did not take optimisation profile {number}")
-    sizes = {n: s for n, s in workload.shapes.items() if n in variable and n not in shape_tensors}
-    for point in options.timing_points or ({},):
-        _check_covered({**sizes, **point}, options.profiles)
+    for shapes in workload.all_shapes:
+        _check_covered({n: shapes[n] for n in variable if n not in shape_tensors}, options.profiles)
+
+
+def span_of(name: str, workload: Workload) -> Range:
+    """The range of an input over all shape points of the workload; typical is the point of the largest weight."""
+    shapes = [point[name] for point in workload.all_shapes]
+    heaviest = max(range(len(shapes)), key=lambda i: workload.weights[i])  # the first of equal ones
+    sizes = list(zip(*shapes, strict=True))
+    return Range(tuple(map(min, sizes)), shapes[heaviest], tuple(map(max, sizes)))
 
 
 def _check_range(name: str, given: Range, tensor: trt.ITensor) -> None:
@@ -128,7 +135,7 @@ def _check_covered(shapes: Mapping[str, Shape], profiles: tuple[Profile, ...]) -
     if profiles and not any(all(_within(shapes[n], r) for n, r in p.items() if n in shapes) for p in profiles):
         given = ", ".join(f"{n} {'x'.join(map(str, s))}" for n, s in shapes.items())
         raise InputError(
-            f"no optimisation profile covers what is to be timed: {given}; change --shape, profiles or timing_points"
+            f"no optimisation profile covers what is to be timed: {given}; change --shape, --point or profiles"
         )
 
 

@@ -24,7 +24,7 @@ from gpt_search.backends.cuda_runtime import (
     synchronize,
 )
 from gpt_search.backends.tensorrt_buffers import Bindings
-from gpt_search.backends.tensorrt_options import TensorRTOptions, inputs_at
+from gpt_search.backends.tensorrt_file import EngineFile
 from gpt_search.backends.tensorrt_rtx_run import capturable, set_strategies
 from gpt_search.backends.tensorrt_throttle import Watch
 from gpt_search.backends.tensorrt_timing import time_concurrently, time_one_by_one
@@ -40,24 +40,29 @@ STREAM, GRAPH = "stream", "graph"
 class Lane:
     """One execution context with a stream and tensors of its own, and the graph that was captured from it."""
 
-    def __init__(self, trt: Any, engine: trt.ICudaEngine, context: trt.IExecutionContext, stream: Stream) -> None:
+    def __init__(
+        self, trt: Any, engine: trt.ICudaEngine, context: trt.IExecutionContext, stream: Stream, own_graphs: bool
+    ) -> None:
+        """own_graphs: the runtime captures by itself what is enqueued."""
         self._context = context
         self.stream = stream
         self.bindings = Bindings(trt, engine, context, stream)
+        self._own_graphs = own_graphs
         self._graph: Graph | None = None
-        self._shapes: object = None
+        self._fixed: object = None
 
     def give(self, inputs: Mapping[str, Array]) -> None:
-        """Puts the inputs in place. A graph holds for the shapes that it was captured with."""
-        shapes = {name: np.shape(value) for name, value in inputs.items()}
-        if shapes != self._shapes:
+        """Puts the inputs in place. A graph holds for the shapes, and values on the host, that it was captured with."""
+        fixed = self.bindings.fixed(inputs)
+        if fixed != self._fixed:
             self._drop_graph()
         self.bindings.give(inputs)
-        self._shapes = shapes
+        self._fixed = fixed
 
     def enqueue(self) -> None:
-        """One inference into the stream. Raises CudaError or RuntimeError."""
+        """One inference into the stream. Raises CudaError or RuntimeError, or what an output's allocation raised."""
         if not self._context.execute_async_v3(self.stream.address):
+            self.bindings.raise_failed_allocation()
             synchronize()  # a fault on the device shows here, with its name
             error = clear_last_error()
             raise RuntimeError("TensorRT refused to enqueue the engine" + (f": {error}" if error else "; see its log"))
@@ -78,10 +83,15 @@ class Lane:
             return
         if names := self.bindings.data_dependent:
             raise CaptureError(f"the shape of output {', '.join(names)} depends on data")
+        if self._own_graphs:
+            raise CaptureError("TensorRT-RTX captures by itself (cuda_graph_strategy)")
         context: Any = self._context
         if hasattr(context, "is_stream_capturable") and not capturable(context, self.stream.address):
             raise CaptureError("TensorRT-RTX says that the engine cannot be captured")
         self._graph = capture(self.stream, self.enqueue)
+        # The first launch uploads the graph, which may wait for the device: never behind a hold.
+        self._graph.launch(self.stream)
+        self.stream.synchronize()
 
     def use_stream(self) -> None:
         """Later launches are enqueues."""
@@ -102,28 +112,26 @@ class TensorRTEngine:
     """A deserialised engine. Use it from one thread; after a CudaError let the process end."""
 
     def __init__(
-        self,
-        trt: Any,
-        engine: trt.ICudaEngine,
-        data: bytes,
-        workload: Workload,
-        options: TensorRTOptions,
-        fingerprint: str | None,
-        size_bytes: int,
+        self, trt: Any, engine: trt.ICudaEngine, file: EngineFile, workload: Workload, fingerprint: str | None
     ) -> None:
-        """trt: the module, tensorrt or tensorrt_rtx. data: what `save` gives. size_bytes: of the serialised engine.
+        """trt: the module, tensorrt or tensorrt_rtx. file: what `engine` was deserialised from; `save` gives it.
 
         Raises InputError when the weight-streaming budget cannot be set.
         """
-        self._trt, self._engine, self._data, self._options = trt, engine, data, options
-        self.workload, self.fingerprint, self.size_bytes = workload, fingerprint, size_bytes
-        self._lanes: dict[tuple[int, int], Lane] = {}
+        self._trt, self._engine, self._file, self._options = trt, engine, file, file.options
+        self.workload, self.fingerprint, self.size_bytes = workload, fingerprint, len(file.plan)
+        self._lanes: dict[tuple[int, object], Lane] = {}
         self._streams: list[Stream] = []
         self._flush: DeviceBuffer | None = None
         self._watch: Watch | None = None
-        self.weight_streaming_budget = self._set_budget()
-        # The serialised engine is mostly weights; activations and scratch come on top for each context.
-        self.memory_bytes: int | None = size_bytes + int(engine.device_memory_size_v2)
+        self.facts: dict[str, object] = {}
+        # The serialised engine is mostly weights; activations and scratch of a context come on top.
+        needed = self.size_bytes + int(engine.device_memory_size_v2)
+        if self._options.weight_streaming_budget is not None:
+            budget = self._set_budget(self._options.weight_streaming_budget)
+            self.facts["weight_streaming_budget"] = budget
+            needed -= int(engine.streamable_weights_size) - budget  # these stay on the host
+        self.memory_bytes: int | None = needed
 
     # -- the engine's contract -------------------------------------------------------------------
     def infer(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -131,7 +139,7 @@ class TensorRTEngine:
 
         Raises InputError for inputs that do not fit, CudaError, RuntimeError.
         """
-        lane = self._lane(0, 0)
+        lane = self._lane(0, inputs)
         lane.give(inputs)
         lane.enqueue()
         # Errors of kernels, and shapes that depend on data, are known only now.
@@ -141,7 +149,7 @@ class TensorRTEngine:
         return lane.bindings.outputs()
 
     def time(self, request: TimingRequest) -> TimingResult:
-        """Times calls, in ms. One call is one inference at every timing point; see `TimingRequest` for the rest.
+        """Times calls, in ms; see `TimingRequest`.
 
         Raises InputError for options that do not go together and for a throttled GPU where the user wants that,
         CudaError, RuntimeError.
@@ -149,29 +157,24 @@ class TensorRTEngine:
         options = self._options
         if options.l2_flush and request.streams > 1:
             raise InputError("TensorRT option l2_flush needs one stream: calls beside each other share the cache")
-        points = [inputs_at(point, request.inputs) for point in options.timing_points] or [dict(request.inputs)]
-        calls = [[self._lane(s, p) for p in range(len(points))] for s in range(request.streams)]
-        for lanes in calls:
-            for lane, inputs in zip(lanes, points, strict=True):
-                lane.give(inputs)
-                lane.enqueue()  # before a capture, and before any timing: lazily loaded kernels, allocations
-                lane.stream.synchronize()
-        launch, note = self._prepare(calls, request.launch or options.launch)
-        launches: list[list[Callable[[], None]]] = [
-            [_whole_call(lane, request.host_copies) for lane in lanes] for lanes in calls
-        ]
-        streams = [lanes[0].stream for lanes in calls]
-        for stream, own in zip(streams, launches, strict=True):
+        lanes = [self._lane(number, request.inputs) for number in range(request.streams)]
+        for lane in lanes:
+            lane.give(request.inputs)
+            lane.enqueue()  # before a capture, and before any timing: lazily loaded kernels, allocations
+            lane.stream.synchronize()
+        launch, note = self._prepare(lanes, request.launch or options.launch)
+        calls = [_whole_call(lane, request.host_copies) for lane in lanes]
+        streams = [lane.stream for lane in lanes]
+        for stream, call in zip(streams, calls, strict=True):
             for _ in range(request.warmup_calls):
-                for one in own:
-                    one()
+                call()
             stream.synchronize()
         with self._throttle_watch() as watch:
             if request.streams == 1:
                 before = self._flusher(streams[0]) if options.l2_flush else None
-                samples = time_one_by_one(streams[0], launches[0], request, before, watch.look, held=launch == GRAPH)
+                samples = time_one_by_one(streams[0], calls[0], request, before, watch.look, held=launch == GRAPH)
             else:
-                samples = time_concurrently(streams, launches, request, watch.look)
+                samples = time_concurrently(streams, calls, request, watch.look)
         return TimingResult(
             samples,
             launch,
@@ -184,7 +187,7 @@ class TensorRTEngine:
 
     def save(self) -> bytes:
         """The engine as bytes for the backend's `load`."""
-        return self._data
+        return self._file.to_bytes()
 
     def close(self) -> None:
         """Frees contexts, buffers and streams. Raises CudaError."""
@@ -199,9 +202,8 @@ class TensorRTEngine:
         del self._engine
 
     # -- helpers -------------------------------------------------------------------------------
-    def _prepare(self, calls: list[list[Lane]], wanted: str) -> tuple[str, str]:
+    def _prepare(self, lanes: list[Lane], wanted: str) -> tuple[str, str]:
         """How all lanes are launched, as wanted where that is possible, and why not where it is not."""
-        lanes = [lane for one in calls for lane in one]
         if wanted == GRAPH:
             try:
                 for lane in lanes:
@@ -217,13 +219,15 @@ class TensorRTEngine:
             lane.stream.synchronize()
         return STREAM, note
 
-    def _lane(self, stream: int, point: int) -> Lane:
-        """The lane of one stream and one timing point: a context serves one set of shapes, as its graph does."""
-        if (stream, point) not in self._lanes:
+    def _lane(self, stream: int, inputs: Mapping[str, Array]) -> Lane:
+        """The lane of one stream and one set of shapes: shape points are timed in turn, each with its own graph."""
+        key = stream, tuple(sorted((name, np.shape(value)) for name, value in inputs.items()))
+        if key not in self._lanes:
             while len(self._streams) <= stream:
                 self._streams.append(Stream())
-            self._lanes[stream, point] = Lane(self._trt, self._engine, self._context(), self._streams[stream])
-        return self._lanes[stream, point]
+            own_graphs = self._options.cuda_graph_strategy not in (None, "disabled")
+            self._lanes[key] = Lane(self._trt, self._engine, self._context(), self._streams[stream], own_graphs)
+        return self._lanes[key]
 
     def _context(self) -> trt.IExecutionContext:
         options = self._options
@@ -240,15 +244,11 @@ class TensorRTEngine:
         context.nvtx_verbosity = self._trt.ProfilingVerbosity.NONE
         return context
 
-    def _set_budget(self) -> int | None:
-        """Sets how many bytes of weights stay on the device, before any context exists. None where not asked for."""
-        wanted = self._options.weight_streaming_budget
-        if wanted is None:
-            return None
+    def _set_budget(self, wanted: int) -> int:
+        """Sets how many bytes of streamable weights stay on the device, before any context exists; all at the most."""
         engine: trt.ICudaEngine = self._engine
         streamable = int(engine.streamable_weights_size)
-        budget = int(engine.get_weight_streaming_automatic_budget()) if wanted == "auto" else int(wanted)
-        budget = min(budget, streamable)
+        budget = min(wanted, streamable)
         engine.weight_streaming_budget_v2 = budget
         taken = int(engine.weight_streaming_budget_v2)
         if taken != budget:

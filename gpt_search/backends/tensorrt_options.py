@@ -13,12 +13,12 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from gpt_search.domain.errors import InputError, did_you_mean
-from gpt_search.domain.workload import Array
 
 Shape = tuple[int, ...]
+
+FULL, RTX = "tensorrt", "tensorrt-rtx"
+"""The names of the two libraries' backends."""
 
 MAX_OPTIMIZATION_LEVEL = 5
 """The highest builder optimisation level; TensorRT takes a higher number for this one."""
@@ -89,14 +89,23 @@ def _amount(value: object) -> float:
     return number
 
 
-def _one_of(*words: str) -> Callable[[object], str]:
-    def read(value: object) -> str:
+@dataclass(frozen=True)
+class Words:
+    """Reads one of some words, in lower case. enum: the name of TensorRT's enumeration whose members they are."""
+
+    words: tuple[str, ...]
+    enum: str = ""
+
+    def __call__(self, value: object) -> str:
+        """Raises InputError for any other word."""
         text = _text(value).lower()
-        if text not in words:
-            raise InputError(f"{value!r} is not one of {', '.join(words)}{did_you_mean(text, words)}")
+        if text not in self.words:
+            raise InputError(f"{value!r} is not one of {', '.join(self.words)}{did_you_mean(text, self.words)}")
         return text
 
-    return read
+
+def _one_of(*words: str, enum: str = "") -> Words:
+    return Words(words, enum)
 
 
 def _list(value: object) -> list[object]:
@@ -169,15 +178,6 @@ def _profiles(value: object) -> tuple[Profile, ...]:
     return tuple({str(n): _range(str(n), r) for n, r in p.items()} for p in given)
 
 
-def _points(value: object) -> tuple[Mapping[str, Shape], ...]:
-    given = [value] if isinstance(value, Mapping) else value
-    if not isinstance(given, list | tuple) or not all(isinstance(p, Mapping) and p for p in given):
-        raise InputError(
-            f"""{value!r} is not a list of timing points such as [{{"ids": "1x128"}}, {{"ids": "8x128"}}]"""
-        )
-    return tuple({str(n): read_shape(s) for n, s in p.items()} for p in given)
-
-
 def _plugins(value: object) -> tuple[PluginFile, ...]:
     found = []
     for part in _list(value):
@@ -197,30 +197,22 @@ def _plugins(value: object) -> tuple[PluginFile, ...]:
     return tuple(found)
 
 
-def _budget(value: object) -> int | str:
-    if _text(value).lower() == "auto":
-        return "auto"
-    try:
-        return _whole(0)(value)
-    except InputError:
-        raise InputError(f"{value!r} is not a number of bytes, nor auto") from None
-
-
 def _optional(read: Callable[[object], Any]) -> Callable[[object], Any]:
     return lambda value: None if value is None else read(value)
 
 
-def _option(default: Any, read: Callable[[object], Any], text: str, when: str) -> Any:
+def _option(default: Any, read: Callable[[object], Any], text: str, when: str, only: str = "") -> Any:
     reader = _optional(read) if default is None else read
-    return field(default=default, metadata={"read": reader, "text": text, "when": when})
+    words = read if isinstance(read, Words) else None
+    return field(default=default, metadata={"read": reader, "text": text, "when": when, "only": only, "words": words})
 
 
-def _build(default: Any, read: Callable[[object], Any], text: str) -> Any:
-    return _option(default, read, text, "build")
+def _build(default: Any, read: Callable[[object], Any], text: str, only: str = "") -> Any:
+    return _option(default, read, text, "build", only)
 
 
-def _run(default: Any, read: Callable[[object], Any], text: str) -> Any:
-    return _option(default, read, text, "run")
+def _run(default: Any, read: Callable[[object], Any], text: str, only: str = "") -> Any:
+    return _option(default, read, text, "run", only)
 
 
 @dataclass(frozen=True)
@@ -232,7 +224,7 @@ class TensorRTOptions:
 
     # -- build: what the engine is
     profiles: tuple[Profile, ...] = _build(
-        (), _profiles, "optimisation profiles: min:opt:max shape by input; without any, the workload's shapes alone"
+        (), _profiles, "optimisation profiles: min:opt:max shape by input; without any, one that spans the shape points"
     )
     builder_optimization_level: int | None = _build(
         None, _whole(0, MAX_OPTIMIZATION_LEVEL), "0 to 5: how much the builder tries"
@@ -241,7 +233,9 @@ class TensorRTOptions:
     max_num_tactics: int | None = _build(None, _whole(1), "tactics that the builder times for one layer, at most")
     max_aux_streams: int | None = _build(None, _whole(0), "streams beside the main one that an engine may use, at most")
     tiling_optimization_level: str | None = _build(
-        None, _one_of("none", "fast", "moderate", "full"), "how much the builder searches for tilings"
+        None,
+        _one_of("none", "fast", "moderate", "full", enum="TilingOptimizationLevel"),
+        "how much the builder searches for tilings",
     )
     l2_limit_for_tiling: int | None = _build(None, _whole(0), "bytes of L2 cache that tilings may count on")
     workspace_mib: float | None = _build(None, _amount, "memory pool WORKSPACE, MiB")
@@ -251,13 +245,21 @@ class TensorRTOptions:
         None, _names, "tactic sources in use, such as edge_mask_convolutions,jit_convolutions"
     )
     hardware_compatibility_level: str | None = _build(
-        None, _one_of("none", "ampere_plus", "same_compute_capability"), "GPUs that the engine may run on"
+        None,
+        _one_of("none", "ampere_plus", "same_compute_capability", enum="HardwareCompatibilityLevel"),
+        "GPUs that the engine may run on",
     )
     compute_capability: tuple[str, ...] | None = _build(
-        None, _capabilities, "TensorRT-RTX: what to build for, such as 8.9 or 8.9,12.0; current asks the GPU here"
+        None,
+        _capabilities,
+        "TensorRT-RTX: what to build for, such as 8.9 or 8.9,12.0; current asks the GPU here",
+        only=RTX,
     )
     timing_cache: str = _build(
-        "frozen", _one_of("frozen", "none", "shared"), "what a build knows of tactics timed in earlier builds"
+        "frozen",
+        _one_of("frozen", "none", "shared"),
+        "TensorRT: what a build knows of tactics timed in earlier builds",
+        only=FULL,
     )
     tf32: bool = _build(True, _bool, "TF32 tensor cores for float32")
     sparse_weights: bool = _build(False, _bool, "kernels for structured sparsity")
@@ -273,11 +275,8 @@ class TensorRTOptions:
     # -- run: how it is launched and timed
     launch: str = _run("graph", _one_of("graph", "stream"), "CUDA graph, where a route can be captured, or stream")
     l2_flush: bool = _run(False, _bool, "overwrite the L2 cache before every timed launch")
-    timing_points: tuple[Mapping[str, Shape], ...] = _run(
-        (), _points, "shapes to time at; one sample is the sum over all of them; without any, the workload's shapes"
-    )
-    weight_streaming_budget: int | str | None = _run(
-        None, _budget, "bytes of weights kept on the device, or auto; needs weight_streaming"
+    weight_streaming_budget: int | None = _run(
+        None, _whole(0), "bytes of streamable weights kept on the device; needs weight_streaming"
     )
     throttle: str = _run(
         "mark",
@@ -285,17 +284,25 @@ class TensorRTOptions:
         "a round in which the GPU was throttled: mark it, repeat it, or refuse to time",
     )
     context_allocation: str | None = _run(
-        None, _one_of("static", "on_profile_change"), "when a context's device memory is allocated"
+        None,
+        _one_of("static", "on_profile_change", enum="ExecutionContextAllocationStrategy"),
+        "when a context's device memory is allocated",
     )
     cuda_graph_strategy: str | None = _run(
-        None, _one_of("disabled", "whole_graph_capture"), "TensorRT-RTX: capture inside the runtime"
+        None,
+        _one_of("disabled", "whole_graph_capture", enum="CudaGraphStrategy"),
+        "TensorRT-RTX: capture inside the runtime",
+        only=RTX,
     )
     dynamic_shapes_kernel_specialization_strategy: str | None = _run(
-        None, _one_of("lazy", "eager", "none"), "TensorRT-RTX: kernels made for the shapes that are seen"
+        None,
+        _one_of("lazy", "eager", "none", enum="DynamicShapesKernelSpecializationStrategy"),
+        "TensorRT-RTX: kernels made for the shapes that are seen",
+        only=RTX,
     )
     # -- set by gpt_search itself, from the study
-    timing_cache_file: str | None = _option(None, _text, "the study's frozen timing cache", "internal")
-    timing_cache_digest: str | None = _option(None, _text, "SHA-256 of its content", "internal")
+    timing_cache_file: str | None = _option(None, _text, "the study's frozen timing cache", "internal", only=FULL)
+    timing_cache_digest: str | None = _option(None, _text, "SHA-256 of its content", "internal", only=FULL)
 
     @classmethod
     def parse(cls, values: Mapping[str, object]) -> TensorRTOptions:
@@ -324,11 +331,13 @@ class TensorRTOptions:
         names = [tuple(sorted(p)) for p in self.profiles]
         if len(set(names)) > 1:
             raise InputError("TensorRT option profiles: every profile must name the same inputs")
+        defaults = {f.name: f.default for f in fields(self)}
         for wants, needs in (
             ("exclude_lean_runtime", "version_compatible"),
             ("weight_streaming_budget", "weight_streaming"),
         ):
-            if getattr(self, wants) and not getattr(self, needs):
+            # By comparison with the default: 0 is a value like any other.
+            if getattr(self, wants) != defaults[wants] and not getattr(self, needs):
                 raise InputError(f"TensorRT option {wants} needs {needs}=on")
         if self.refit and self.refit_identical:
             raise InputError("TensorRT options refit and refit_identical exclude each other")
@@ -344,6 +353,18 @@ class TensorRTOptions:
         return changed
 
 
+def not_of(library: str) -> dict[str, str]:
+    """The options that a library does not have: name -> the backend that has it. library: FULL or RTX."""
+    found = {f.name: str(f.metadata["only"]) for f in fields(TensorRTOptions)}
+    return {name: only for name, only in found.items() if only not in ("", library)}
+
+
+def option_words() -> dict[str, Words]:
+    """Of every option that takes one of TensorRT's own words: name -> words and enumeration."""
+    found = {f.name: f.metadata["words"] for f in fields(TensorRTOptions)}
+    return {name: words for name, words in found.items() if words is not None and words.enum}
+
+
 def option_texts() -> list[tuple[str, str, str, str]]:
     """(name, default, "build" or "run", one line of text) of every option a user may set, in order."""
     return [
@@ -351,25 +372,6 @@ def option_texts() -> list[tuple[str, str, str, str]]:
         for f in fields(TensorRTOptions)
         if f.metadata["when"] != "internal"
     ]
-
-
-def inputs_at(point: Mapping[str, Shape], inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """Inputs of another shape, made of given ones: repeated along each axis, or cut, whichever is needed.
-
-    Values stay within the range of the given ones, so token ids stay in the vocabulary. Raises InputError
-    when an input is not there or has another rank.
-    """
-    out = dict(inputs)
-    for name, shape in point.items():
-        if name not in inputs:
-            raise InputError(f"timing point: there is no input {name!r}{did_you_mean(name, inputs)}")
-        value = np.asarray(inputs[name])
-        if value.ndim != len(shape):
-            raise InputError(f"timing point: input {name!r} has rank {value.ndim}, but the point says {shape}")
-        for axis, size in enumerate(shape):
-            value = value.take(np.arange(size), axis=axis, mode="wrap")
-        out[name] = np.ascontiguousarray(value)
-    return out
 
 
 def _shown(value: Any) -> str:

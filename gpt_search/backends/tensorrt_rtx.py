@@ -92,7 +92,7 @@ def rtx_database(trt: Any, config: trt.IBuilderConfig) -> KnobDatabase:
             "runtime:cuda_graph_strategy",
             _names(trt.CudaGraphStrategy),
             "disabled",
-            "capture of a CUDA graph inside the runtime; needs launch=stream",
+            "capture of a CUDA graph inside the runtime; both sides of a pair are then enqueued on streams",
         ),
         Knob(
             "runtime:dynamic_shapes_kernel_specialization_strategy",

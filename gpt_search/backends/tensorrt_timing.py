@@ -27,24 +27,22 @@ _QUEUED = 2  # calls in one of several streams: one runs, the next waits, so tha
 
 def time_one_by_one(
     stream: Stream,
-    launches: Sequence[Launch],
+    call: Launch,
     request: TimingRequest,
     before: Launch | None,
     look: Callable[[], None],
     *,
     held: bool,
 ) -> NDArray[np.float64]:
-    """Samples in ms, one a call, in call order: the sum over `launches` of the time between events around each.
+    """Samples in ms, one a call, in call order: the time between events around each.
 
-    before: put into the stream before every launch, outside of its events (an L2 flush). look: called
-    while the device is busy, once or twice. held: a batch of calls is queued before the device starts on it; what is
-    launched must then not wait for the device. request: seconds, min_calls and max_calls.
+    before: put into the stream before every call, outside of its events (an L2 flush). look: called
+    while the device is busy, once or twice. held: a batch of calls is queued before the device starts on it; a
+    call must then not wait for the device. request: seconds, min_calls and max_calls.
     """
     samples: list[float] = []
-    width = len(launches)
-    limit = max(1, _BATCH // width)
     with ExitStack() as stack:
-        pairs = [(stack.enter_context(Event()), stack.enter_context(Event())) for _ in range(limit * width)]
+        pairs = [(stack.enter_context(Event()), stack.enter_context(Event())) for _ in range(_BATCH)]
         hold = stack.enter_context(Hold()) if held else None
         batch, batches = 1, 0
         began = time.perf_counter()
@@ -53,43 +51,39 @@ def time_one_by_one(
             and (len(samples) < request.min_calls or time.perf_counter() - began < request.seconds)
         ):
             count = min(batch, request.max_calls - len(samples))
-            used = pairs[: count * width]
+            used = pairs[:count]
             with hold.on(stream) if hold is not None else nullcontext():
-                for i, (start, end) in enumerate(used):
+                for start, end in used:
                     if before is not None:
                         before()
                     start.record(stream)
-                    launches[i % width]()
+                    call()
                     end.record(stream)
             if batches < 2:  # the first is one call; the second, if there is one, keeps the device busy for longer
                 look()
             batches += 1
             used[-1][1].synchronize()
-            parts = np.array([end.ms_since(start) for start, end in used]).reshape(count, width)
-            samples.extend(parts.sum(axis=1).tolist())
-            batch = min(limit, max(1, int(_BATCH_SECONDS * 1000 / max(samples[-1], 1e-3))))
+            samples.extend(end.ms_since(start) for start, end in used)
+            batch = min(_BATCH, max(1, int(_BATCH_SECONDS * 1000 / max(samples[-1], 1e-3))))
     return np.asarray(samples, np.float64)
 
 
 @dataclass
 class _Track:
-    """One stream: what is in it, in order, as (events by launch, whether the call is timed); spare events."""
+    """One stream: the calls in it, in order, as (events around it, whether it is timed); spare events."""
 
     stream: Stream
-    launches: Sequence[Launch]
+    call: Launch
     stack: ExitStack
-    queued: deque[tuple[list[tuple[Event, Event]], bool]] = field(default_factory=deque)
+    queued: deque[tuple[tuple[Event, Event], bool]] = field(default_factory=deque)
     spare: list[tuple[Event, Event]] = field(default_factory=list)
 
     def add(self, timed: bool) -> None:
-        events = []
-        for launch in self.launches:
-            pair = self.spare.pop() if self.spare else (self._event(), self._event())
-            pair[0].record(self.stream)
-            launch()
-            pair[1].record(self.stream)
-            events.append(pair)
-        self.queued.append((events, timed))
+        pair = self.spare.pop() if self.spare else (self._event(), self._event())
+        pair[0].record(self.stream)
+        self.call()
+        pair[1].record(self.stream)
+        self.queued.append((pair, timed))
 
     def _event(self) -> Event:
         return self.stack.enter_context(Event())
@@ -97,19 +91,19 @@ class _Track:
 
 def time_concurrently(
     streams: Sequence[Stream],
-    launches: Sequence[Sequence[Launch]],
+    calls: Sequence[Launch],
     request: TimingRequest,
     look: Callable[[], None],
 ) -> NDArray[np.float64]:
     """Samples in ms, in the order of completion: each call's latency over the number of streams.
 
-    launches: what makes one call on each stream. All streams are kept busy from an untimed first call until the
+    calls: what makes one call on each stream. All streams are kept busy from an untimed first call until the
     last timed call has ended, so that every timed call runs under the full load. Other arguments: as above.
     """
     done: list[tuple[float, float]] = []  # (end, latency), ms
     with ExitStack() as stack:
         zero = stack.enter_context(Event())
-        tracks = [_Track(s, own, stack) for s, own in zip(streams, launches, strict=True)]
+        tracks = [_Track(s, call, stack) for s, call in zip(streams, calls, strict=True)]
         zero.record(streams[0])
         for track in tracks:
             track.stream.wait_for(zero)
@@ -125,11 +119,11 @@ def time_concurrently(
 
         while wanted() or any(timed for track in tracks for _, timed in track.queued):
             for track in tracks:
-                while track.queued and track.queued[0][0][-1][1].done():
-                    events, timed = track.queued.popleft()
+                while track.queued and track.queued[0][0][1].done():
+                    (start, end), timed = track.queued.popleft()
                     if timed:
-                        done.append((events[-1][1].ms_since(zero), sum(e.ms_since(s) for s, e in events)))
-                    track.spare.extend(events)
+                        done.append((end.ms_since(zero), end.ms_since(start)))
+                    track.spare.append((start, end))
                 while len(track.queued) < _QUEUED:
                     timed = wanted()
                     started += timed

@@ -159,6 +159,13 @@ def print_floor(floor: NoiseFloor, budget: float, path: Path) -> None:
         _row("", f"{_percent(part)} between {label}")
     for text, n in floor.notes.items():
         _row("note", f"{n} of {floor.rebuilds * floor.processes} processes: {text}")
+    if floor.split.tried:
+        prints = {one for pair in floor.fingerprints for one in pair} - {None}
+        _row(
+            "engines",
+            f"the fingerprints of {floor.split} pairs of builds differ; {2 * floor.rebuilds} builds of the one route "
+            f"gave {len(prints)} in all",
+        )
     rows = []
     for plan in (floor.confirmation(n) for n in CONFIRMATIONS):
         rows.append((str(plan.rebuilds), f"{100 * (plan.detectable - 1):.2f} %", clock_text(plan.seconds)))

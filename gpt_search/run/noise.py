@@ -83,6 +83,11 @@ class NoiseFloor:
         """What a study is told as `history.noise`."""
         return self.components.total.deviation
 
+    @property
+    def split(self) -> Share:
+        """How often the two builds of a pair had different fingerprints; of none tried where the backend gives none."""
+        return _split(self.fingerprints)
+
     def confirmation(self, rebuilds: int) -> Plan:
         """What `confirm --rebuilds N` detects, and the seconds of its second stage."""
         found = detectable(self.components, rebuilds, 1, self.confirm_samples)
@@ -118,6 +123,7 @@ class NoiseFloor:
             },
             "fingerprints": [list(pair) for pair in self.fingerprints],
             "notes": dict(self.notes),
+            "split": self.split.to_json(),
             "rounds_ms": [[list(process) for process in rebuild] for rebuild in self.rounds_ms],
         }
 
@@ -287,8 +293,10 @@ def noise_between_builds(store: StudyStore) -> float:
 def rebuilt_reference(store: StudyStore) -> Share | None:
     """How often the two builds of a pair of the noise floor had different fingerprints; None without a floor."""
     pairs = (store.attr(FACT) or {}).get("fingerprints")
-    if pairs is None:
-        return None
+    return None if pairs is None else _split(pairs)
+
+
+def _split(pairs: Sequence[Sequence[str | None]]) -> Share:
     known = [pair for pair in pairs if None not in pair]
     return share(sum(one != other for one, other in known), len(known))
 

@@ -20,6 +20,7 @@ from gpt_search.backends.base import BuildOptions, Capabilities, Fingerprints, P
 from gpt_search.backends.cuda_runtime import checked, compute_capability, device_uuid
 from gpt_search.backends.nvml import device_id
 from gpt_search.backends.tensorrt_engine import TensorRTEngine
+from gpt_search.backends.tensorrt_file import EngineFile
 from gpt_search.backends.tensorrt_options import TensorRTOptions
 from gpt_search.domain.knob import Knob, KnobDatabase
 from gpt_search.domain.route import Route
@@ -63,6 +64,7 @@ trt = SimpleNamespace(
     TensorLocation=SimpleNamespace(HOST="host", DEVICE="device"),
     TensorIOMode=SimpleNamespace(INPUT="input", OUTPUT="output"),
     ProfilingVerbosity=SimpleNamespace(NONE="none"),
+    CudaGraphStrategy=SimpleNamespace(DISABLED="disabled", WHOLE_GRAPH_CAPTURE="whole_graph_capture"),
     ExecutionContextAllocationStrategy=SimpleNamespace(STATIC="static", ON_PROFILE_CHANGE="on_profile_change"),
 )
 
@@ -125,6 +127,9 @@ class StandIn:
     def get_tensor_location(self, name: str) -> str:
         return "host" if name == "n" else "device"
 
+    def get_tensor_shape(self, name: str) -> tuple[int, ...]:
+        return (1,) if name == "n" else (-1,)
+
     def get_tensor_dtype(self, name: str) -> DataType:
         return DataType.INT64 if name == "n" else DataType.INT32 if self.kind == "chase" else DataType.FLOAT
 
@@ -142,9 +147,6 @@ class StandIn:
 
     def is_shape_inference_io(self, name: str) -> bool:
         return name == "n"
-
-    def get_weight_streaming_automatic_budget(self) -> int:
-        return 600
 
     def create_runtime_config(self) -> _Config:
         return _Config()
@@ -246,8 +248,8 @@ def chain(size: int, lines: int) -> np.ndarray:
 def engine(kind: str = "twice", options: dict[str, object] | None = None, size: int = 1024, **more: int) -> Any:
     """The runner over a stand-in, and inputs for it."""
     made = StandIn(kind, size, **more)
-    parsed = TensorRTOptions.parse(options or {})
-    return TensorRTEngine(trt, made, b"", Workload(__file__), parsed, f"{kind} {more}", 0), inputs(made)
+    file = EngineFile("stand-in", "1", TensorRTOptions.parse(options or {}), b"")
+    return TensorRTEngine(trt, made, file, Workload(__file__), f"{kind} {more}"), inputs(made)
 
 
 KNOB = "kind"
@@ -262,7 +264,12 @@ def golden() -> list[GoldenPair]:
 class Backend:
     """Routes choose what the stand-in does; options after the class name are TensorRT options as JSON."""
 
-    capabilities = Capabilities(Fingerprints.MAY_BOTH, build_uses_device=True, placement=Placement.SAME_WORKER)
+    capabilities = Capabilities(
+        Fingerprints.MAY_BOTH,
+        build_uses_device=True,
+        placement=Placement.SAME_WORKER,
+        metrics=("latency", "throughput", "host_copies"),
+    )
 
     def __init__(self, options: str = "{}") -> None:
         self._options = json.loads(options)

@@ -27,6 +27,7 @@ from mypy.options import Options
 from mypy.types import AnyType, FunctionLike, Instance, ProperType, TypeType, get_proper_type
 
 import gpt_search
+from gpt_search.backends.tensorrt_options import FULL, RTX, not_of, option_words
 
 BACKENDS = Path(gpt_search.__file__).parent / "backends"
 LIBRARIES = ("libnvinfer", "libnvinfer_plugin", "libnvonnxparser")
@@ -263,12 +264,25 @@ def checked(api: Api, rtx: bool) -> Report:
     )
 
 
+def check_words(api: Api, library: str) -> None:
+    """The words that options take are looked up in the library's enumerations when they are used, not before."""
+    text = (api.folder / "tensorrt" / "__init__.pyi").read_text()
+    classes = {n.name: n for n in ast.parse(text).body if isinstance(n, ast.ClassDef)}
+    found = {option: words for option, words in option_words().items() if option not in not_of(library)}
+    assert len(found) >= 3
+    for option, words in found.items():
+        body = classes[words.enum].body
+        members = {n.target.id for n in body if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)}
+        assert {w.upper() for w in words.words} <= members, option
+
+
 def test_every_name_exists_in_tensorrt_11_4(full: Api) -> None:
     assert full.version == "11.4.0.106"
     report = checked(full, rtx=False)
     assert report.errors == []
     assert report.unknown == []
     # Not a list to be kept: that the check sees what the backend certainly uses.
+    check_words(full, FULL)
     assert report.used >= {"Builder", "IBuilderConfig.build_route", "OnnxParser.parse_from_file"}
     assert len(report.used) > 80, sorted(report.used)
 
@@ -277,4 +291,5 @@ def test_every_name_exists_in_tensorrt_rtx(rtx: Api) -> None:
     report = checked(rtx, rtx=True)
     assert report.errors == []
     assert report.unknown == []
+    check_words(rtx, RTX)
     assert report.used >= {"IBuilderConfig.set_compute_capability", "CudaGraphStrategy"}

@@ -114,9 +114,13 @@ def test_streams_run_beside_each_other_and_their_samples_mean_time_per_inference
     assert found == pytest.approx(0.25, rel=0.02) and len(result.samples_ms) >= 20
 
 
-def test_a_sample_is_the_sum_over_timing_points():
-    found, _ = median_ms("spin", {"timing_points": [{"x": "100"}, {"x": "200"}]}, ns=300_000)
-    assert found == pytest.approx(0.6, rel=0.02)
+def test_shape_points_in_turn_keep_their_graphs():
+    engine, inputs = stand_in.engine("spin", ns=300_000)
+    for n in (100, 200) * 3:
+        result = engine.time(TimingRequest({"x": inputs["x"][:n]}, 0.02))
+        assert result.launch == "graph" and np.median(result.samples_ms) == pytest.approx(0.3, rel=0.02)
+    assert len(engine._engine.contexts) == 2
+    engine.close()
 
 
 def test_call_bounds_are_kept():
@@ -214,10 +218,10 @@ def test_inputs_that_do_not_fit_are_refused(given, message):
 
 
 def test_contexts_are_not_annotated_and_the_weight_streaming_budget_is_set():
-    options = {"weight_streaming": True, "weight_streaming_budget": "auto"}
+    options = {"weight_streaming": True, "weight_streaming_budget": 600}
     engine, inputs = stand_in.engine("twice", options)
     engine.infer(inputs)
-    assert engine.weight_streaming_budget == engine._engine.weight_streaming_budget_v2 == 600
+    assert engine.facts["weight_streaming_budget"] == engine._engine.weight_streaming_budget_v2 == 600
     assert [c.nvtx_verbosity for c in engine._engine.contexts] == ["none"]
 
 

@@ -6,12 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpt_search.backends.tensorrt_options import Range, TensorRTOptions, inputs_at, option_texts
+from gpt_search.backends.tensorrt_options import FULL, RTX, Range, TensorRTOptions, not_of, option_texts
 from gpt_search.domain.errors import InputError
 
 VALUES: dict[str, st.SearchStrategy[Any]] = {
@@ -27,7 +26,6 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "timing_cache": st.sampled_from(["frozen", "none", "shared"]),
     "refit": st.sampled_from(["on", "off", True, False]),
     "launch": st.sampled_from(["graph", "stream"]),
-    "timing_points": st.just([{"x": "4x8"}, {"x": [8, 8]}]),
 }
 
 
@@ -77,11 +75,11 @@ def test_a_profile(profile: dict[str, object]) -> None:
         ({"compute_capability": "ada"}, "not a compute capability"),
         ({"compute_capability": "current,8.9"}, "either current, or"),
         ({"plugins": "/nowhere/plugin.so"}, "cannot be read: No such file"),
-        ({"weight_streaming_budget": "auto"}, "weight_streaming_budget needs weight_streaming=on"),
-        ({"weight_streaming_budget": "much", "weight_streaming": True}, "not a number of bytes, nor auto"),
+        ({"weight_streaming_budget": "auto", "weight_streaming": True}, "'auto' is not a whole number, 0 or more"),
         ({"exclude_lean_runtime": True}, "needs version_compatible=on"),
         ({"refit": True, "refit_identical": True}, "exclude each other"),
-        ({"timing_points": {"x": "a"}}, "not a shape"),
+        ({"weight_streaming_budget": 0}, "weight_streaming_budget needs weight_streaming=on"),
+        ({"timing_points": {"x": "1"}}, "unknown TensorRT option 'timing_points'"),
     ],
 )
 def test_what_is_wrong_is_said(values: dict[str, object], message: str) -> None:
@@ -100,12 +98,8 @@ def test_plugins_count_by_content(tmp_path: Path) -> None:
         TensorRTOptions.parse(kept)
 
 
-def test_inputs_of_a_timing_point() -> None:
-    x = np.arange(6, dtype=np.int32).reshape(2, 3)
-    grown = inputs_at({"x": (3, 4)}, {"x": x, "y": x})
-    assert grown["x"].tolist() == [[0, 1, 2, 0], [3, 4, 5, 3], [0, 1, 2, 0]] and grown["y"] is x
-    assert inputs_at({"x": (1, 2)}, {"x": x})["x"].tolist() == [[0, 1]]
-    with pytest.raises(InputError, match="there is no input 'z'"):
-        inputs_at({"z": (1,)}, {"x": x})
-    with pytest.raises(InputError, match="rank 2"):
-        inputs_at({"x": (1,)}, {"x": x})
+@pytest.mark.parametrize("library", [FULL, RTX])
+def test_what_only_one_library_has_is_refused_with_the_other(library: str) -> None:
+    refused = not_of(library)
+    assert set(refused.values()) == {RTX if library == FULL else FULL}
+    assert "cuda_graph_strategy" in not_of(FULL) and "timing_cache" in not_of(RTX)

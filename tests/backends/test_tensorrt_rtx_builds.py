@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -13,12 +14,14 @@ from tensorrt_models import conv_net, mlp, quantised_block, reshaped, slow, unsu
 
 from gpt_search.backends.base import BuildError, BuildOptions
 from gpt_search.backends.tensorrt import TensorRTBackend, UnrunnableEngine
+from gpt_search.backends.tensorrt_build import span_of
 from gpt_search.backends.tensorrt_file import EngineFile
 from gpt_search.backends.tensorrt_log import LOG_FOLDER_VARIABLE
+from gpt_search.backends.tensorrt_options import Range
 from gpt_search.domain.errors import InputError
 from gpt_search.domain.outcome import Outcome
 from gpt_search.domain.route import Route
-from gpt_search.domain.workload import Workload
+from gpt_search.domain.workload import Point, Workload
 from gpt_search.execution.launcher import Worker, WorkerFailed, WorkerSpec
 
 HERE = {"compute_capability": "8.9"}
@@ -65,8 +68,20 @@ def test_a_variable_shape_is_built_for_the_workload_or_for_profiles(backend: Ten
     profiles = [{"x": "1x16:4x16:8x16"}, {"x": "8x16:16x16:32x16"}]
     one, two = build(backend, workload, profiles=profiles[:1]), build(backend, workload, profiles=profiles)
     assert len(alone.plan) < len(one.plan) < len(two.plan)
-    points = [{"x": "1x16"}, {"x": "32x16"}]
-    assert build(backend, workload, profiles=profiles, timing_points=points).plan
+    assert build(backend, replace(workload, points=points(1, 32)), profiles=profiles).plan
+
+
+def points(*batches: int) -> tuple[Point, ...]:
+    return tuple(Point(f"p{n}", float(n == 4) + 1, {"x": (n, 16)}) for n in batches)
+
+
+def test_without_profiles_an_engine_is_built_for_all_shape_points(backend: TensorRTBackend, tmp_path: Path) -> None:
+    one = mlp(tmp_path, batch="n")
+    workload = replace(one, points=points(8, 4, 2))
+    assert span_of("x", workload) == Range((2, 16), (4, 16), (8, 16))  # 4 has the largest weight
+    assert span_of("x", one) == Range((4, 16), (4, 16), (4, 16))
+    given = build(backend, workload, profiles={"x": "2x16:4x16:8x16"})
+    assert len(build(backend, workload).plan) == len(given.plan) > len(build(backend, one).plan)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +92,7 @@ def test_a_variable_shape_is_built_for_the_workload_or_for_profiles(backend: Ten
         ({"profiles": {"x": "1:4:8"}}, r"input 'x' is \?x16 in the model, not 1"),
         ({"profiles": {"x": "8x16:8x16:8x16"}}, "no optimisation profile covers what is to be timed: x 4x16"),
         (
-            {"profiles": {"x": "1x16:4x16:8x16"}, "timing_points": [{"x": "4x16"}, {"x": "9x16"}]},
+            {"profiles": {"x": "1x16:4x16:8x16"}, "points": points(4, 9)},
             "no optimisation profile covers what is to be timed: x 9x16",
         ),
     ],
@@ -85,8 +100,9 @@ def test_a_variable_shape_is_built_for_the_workload_or_for_profiles(backend: Ten
 def test_a_profile_that_does_not_fit_is_refused(
     backend: TensorRTBackend, tmp_path: Path, options: dict[str, object], message: str
 ) -> None:
+    workload = replace(mlp(tmp_path, batch="n"), points=options.get("points", ()))
     with pytest.raises(InputError, match=message):
-        build(backend, mlp(tmp_path, batch="n"), **options)
+        build(backend, workload, profiles=options["profiles"])
 
 
 def test_a_shape_tensor_needs_its_values(backend: TensorRTBackend, tmp_path: Path) -> None:
@@ -191,7 +207,7 @@ def test_a_route_is_what_is_built_and_run(backend: TensorRTBackend, tmp_path: Pa
 def test_options_that_are_knobs_or_do_nothing_are_refused(backend: TensorRTBackend) -> None:
     with pytest.raises(InputError, match=r"tf32 \(knob -builder:tf32\); pin one with --knobs"):
         backend.check_options({"tf32": "off"})
-    with pytest.raises(InputError, match="TensorRT-RTX has no timing cache"):
+    with pytest.raises(InputError, match="tensorrt-rtx has no option timing_cache: TensorRT-RTX times nothing"):
         backend.check_options({"timing_cache": "shared"})
 
 

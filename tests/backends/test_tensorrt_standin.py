@@ -108,6 +108,35 @@ def test_a_route_that_is_dropped_in_silence_is_a_build_error(played: Played, tmp
         played.build(mlp(tmp_path), Route.parse(route), BuildOptions({"timing_cache": "none"}))
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"cuda_graph_strategy": "disabled"}, "tensorrt has no option cuda_graph_strategy: it is TensorRT-RTX's"),
+        ({"dynamic_shapes_kernel_specialization_strategy": "lazy"}, "tensorrt has no option dynamic_shapes_kernel"),
+        ({"compute_capability": "8.9"}, "tensorrt has no option compute_capability"),
+    ],
+)
+def test_options_of_tensorrt_rtx_are_refused(
+    played: Played, tmp_path: Path, options: dict[str, object], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        played.check_options(options)
+    with pytest.raises(InputError, match=message):
+        played.build(mlp(tmp_path), Route(()), BuildOptions(options))
+
+
+def test_where_a_builder_can_be_made_engines_can_run(played: Played) -> None:
+    """TensorRT's needs a GPU: nothing is built to find that out, beside a study that times."""
+    assert played.cannot_run() is None and not played.played.configs
+
+
+def test_what_a_study_keeps_is_checked_again(played: Played) -> None:
+    """`resume`, `confirm`, `minimise` and `rejudge` give the stored options, the cache's file among them."""
+    kept = played.check_options({"profiles": [{"x": "1x16:4x16:8x16"}], "weight_streaming": True})
+    stored = kept | {"timing_cache_file": "/study.cache", "timing_cache_digest": "0" * 64}
+    assert played.check_options(stored) == stored
+
+
 def test_without_routes_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     version = tensorrt_rtx_bindings.__version__
     with pytest.raises(InputError, match=f"TensorRT {version} lists no build routes.*tensorrt-cu13>=11.1.*plan"):

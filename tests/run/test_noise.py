@@ -117,6 +117,17 @@ def test_the_command(tmp_path: Path, quick_workers: None) -> None:
     assert refused.exit_code == 2 and "2 or more" in refused.output
 
 
+def test_the_command_tells_how_often_fingerprints_split_one_engine(tmp_path: Path, quick_workers: None) -> None:
+    backend = backend_name(SPEC, split=1.0, **NOISY)
+    args = ["noise", str(noisy(tmp_path).model), "--backend", backend, "--rebuilds", "2", "--rounds", "10"]
+    done = CliRunner().invoke(cli, [*args, "--storage", str(tmp_path / "study.journal")])
+    assert done.exit_code == 0, done.output
+    words = " ".join(done.output.split())
+    assert (
+        "the fingerprints of 2 of 2 [16 %, 1e+02 %] pairs of builds differ; 4 builds of the one route gave 4" in words
+    )
+
+
 # -- what a study is told --------------------------------------------------------------------------
 def rounds_of(log_ratios: list[float]) -> list[Round]:
     return [Round((math.exp(x),), (1.0,)) for x in log_ratios]
