@@ -185,8 +185,10 @@ def test_the_onnxruntime_backend_still_refuses_options(tmp_path: Path) -> None:
 
 def test_the_documentation_lists_every_option_as_it_is() -> None:
     text = (Path(__file__).parents[2] / "docs" / "tensorrt.md").read_text(encoding="utf-8")
-    for name, default, when, what in option_texts():
-        assert f"| `{name}` | {default} | {what} ({when}) |" in text
+    rows = text.partition("| option | default | what |\n|---|---|---|\n")[2].partition("\n\n")[0].splitlines()
+    assert rows == [f"| `{name}` | {default} | {what} ({when}) |" for name, default, when, what in option_texts()]
+    for other in ("tensorrt_running.md", "trtexec.md", "measurement.md#shape-points"):
+        assert f"]({other})" in text
 
 
 def test_the_documented_snippet_builds_and_saves(tmp_path: Path) -> None:
