@@ -1,13 +1,17 @@
 """Quality of the strategies on planted landscapes, at several budgets of builds.
 
 Run: python benchmarks/quality.py --strategies tpe sparse_random --families sparse inert [--seeds 20]
-     [--landscapes 20] [--budgets 50 100 200 400] [--jobs 2] [--out docs/strategies.csv]
+     [--landscapes 20] [--budgets 50 100 200 400] [--unit timed] [--salt TEXT] [--jobs 2] [--out docs/strategies.csv]
 
 Study s of a family runs on landscape s modulo `--landscapes`, with all seeds hashed from (family, number): every
 strategy meets the same landscapes and the same noise. A build-only probe counts as a build. Strategies do not know
 the budget, so that one study of the largest budget holds the smaller ones: what a study of B builds recommends is
 worked out anew, by a fresh strategy object, from the first B builds alone. As in a live study, an engine whose
 fingerprint was timed already is not timed again for another route; that route takes its value over.
+
+`--unit timed`: the budgets are numbers of timed evaluations; studies end at `--builds` builds all the same, and
+those that timed less by then are looked at there. `--salt`: other landscapes, noise and studies, to tune on some and
+measure on others.
 
 Per strategy, family and budget, means over the studies, standard errors from the means of the landscapes:
 - share: true gain of the recommended route, -log(latency / reference), over the gain of the best feasible route;
@@ -33,7 +37,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpt_search import Outcome, load_strategy, simulate
+from gpt_search import History, Outcome, load_strategy, simulate
 from gpt_search.domain.budget import row_at
 from gpt_search.domain.landscape import FAMILIES, planted
 from gpt_search.domain.streams import seed_from
@@ -58,6 +62,9 @@ class Task(NamedTuple):
     study: int
     landscape: int
     budgets: tuple[int, ...]
+    builds: int = 0  # where it ends; 0 is the largest budget
+    unit: str = "builds"
+    salt: str = "quality"
 
 
 class Result(NamedTuple):
@@ -70,7 +77,7 @@ class Result(NamedTuple):
 
 def run(task: Task) -> list[Result]:
     """One study of the largest budget, looked at after each of the budgets."""
-    landscape = planted(task.family, seed_from("quality", "landscape", task.family, task.landscape))
+    landscape = planted(task.family, seed_from(task.salt, "landscape", task.family, task.landscape))
     best = landscape.best_log_ratio
     measure = Seen(AsLive(landscape.measure))
     done = simulate(
@@ -78,13 +85,13 @@ def run(task: Task) -> list[Result]:
         task.strategy,
         measure,
         trials=None,
-        seed=seed_from("quality", "study", task.family, task.study),
-        builds=max(task.budgets),
+        seed=seed_from(task.salt, "study", task.family, task.study),
+        builds=task.builds or max(task.budgets),
         noise=landscape.noise,
     )
     truth = np.asarray(landscape.true_log_ratio(done.codes))
     history, results = done.history, list[Result]()
-    ends = row_at("builds", *charged(measure.seen), sorted(task.budgets)).tolist()
+    ends = _ends(task, measure, history)
     chosen = recommendations(lambda: load_strategy(task.strategy), landscape.space, measure.seen, ends, landscape.noise)
     for budget, end in zip(sorted(task.budgets), ends, strict=True):
         nominated, rows = chosen[end], slice(1, end + 1)
@@ -101,6 +108,14 @@ def run(task: Task) -> list[Result]:
         } | {o.name.lower(): float(outcomes[o]) for o in Outcome if o is not Outcome.OK}
         results.append(Result(task, budget, tuple(float(means[name]) for name in MEANS)))
     return results
+
+
+def _ends(task: Task, measure: AsLive, history: History) -> list[int]:
+    """The last row within each budget, ascending."""
+    if task.unit == "builds":
+        return [int(row) for row in row_at("builds", *charged(measure.seen), sorted(task.budgets))]
+    timed = np.append(0, np.cumsum(history.cost("time")[1:] > 0))
+    return [min(int(np.searchsorted(timed, budget)), len(timed) - 1) for budget in sorted(task.budgets)]
 
 
 def summarised(results: Iterable[Result]) -> list[dict[str, str]]:
@@ -141,7 +156,7 @@ def merged(path: Path, new: Sequence[dict[str, str]]) -> list[dict[str, str]]:
 def table(rows: Sequence[dict[str, str]]) -> str:
     """What is printed: one line per strategy, family and budget."""
     lines = [
-        f"{'family':12} {'strategy':24} {'builds':>6} {'share':>6} {'+-':>5} {'gain %':>6} {'+-':>5} "
+        f"{'family':12} {'strategy':24} {'budget':>6} {'share':>6} {'+-':>5} {'gain %':>6} {'+-':>5} "
         f"{'min regret %':>12} {'+-':>5} {'timed':>6} {'failed':>6} {'ms':>6}"
     ]
     for r in sorted(rows, key=lambda r: (list(FAMILIES).index(r["family"]), int(r["budget"]), -float(r["gain"]))):
@@ -165,16 +180,31 @@ def main() -> None:
     parser.add_argument("--families", nargs="+", default=list(FAMILIES), choices=list(FAMILIES))
     parser.add_argument("--seeds", type=int, default=20, help="studies per strategy and family")
     parser.add_argument("--landscapes", type=int, default=20, help="landscapes per family")
-    parser.add_argument("--budgets", type=int, nargs="+", default=list(BUDGETS), help="builds")
+    parser.add_argument("--budgets", type=int, nargs="+", default=list(BUDGETS), help="builds, or timed evaluations")
+    parser.add_argument("--unit", choices=("builds", "timed"), default="builds", help="of the budgets")
+    parser.add_argument("--builds", type=int, default=400, help="where studies end, with --unit timed")
+    parser.add_argument("--salt", default="quality", help="text that landscapes, noise and studies are seeded from")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--out", type=Path, help="CSV that takes the results in")
     arguments = parser.parse_args()
     if min(arguments.seeds, arguments.landscapes, arguments.jobs, *arguments.budgets) < 1:
         parser.error("seeds, landscapes, budgets and jobs are at least 1")
+    if arguments.out is not None and (arguments.unit, arguments.salt) != ("builds", "quality"):
+        parser.error("--out takes results by builds on the usual landscapes")
+    builds = arguments.builds if arguments.unit == "timed" else 0
     for spec in arguments.strategies:
         load_strategy(spec)  # an error comes at once
     tasks = [
-        Task(strategy, family, study, study % arguments.landscapes, tuple(arguments.budgets))
+        Task(
+            strategy,
+            family,
+            study,
+            study % arguments.landscapes,
+            tuple(arguments.budgets),
+            builds,
+            arguments.unit,
+            arguments.salt,
+        )
         for family in arguments.families
         for strategy in arguments.strategies
         for study in range(arguments.seeds)

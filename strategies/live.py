@@ -18,9 +18,13 @@ Fingerprints may be wrong in both ways. Equal ones count as strong evidence, nev
 given up for ever. Where every fingerprint is new the reference is rebuilt once: if its own differs, fingerprints say
 nothing here, and from then on timing alone counts.
 
-`probe`: every so many proposals one is a group test that is built and not timed (`Phase.BUILD`): a group that changes
-no fingerprint is inert as a whole, another is halved. It pays where a build costs much less than a timing.
-On the planted families, with every build counted, it does not: a timed group teaches more (docs/strategies.md).
+`probe=first`: groups are built and not timed (`Phase.BUILD`) until it is known which changes make another engine:
+a group that changes no fingerprint is inert as a whole, another is halved. Then groups of those go to the gate
+(`Phase.GATE`), until it is known which run and pass. Only then is anything timed, and only such changes; with as few
+timings as there are of them their effects have a joint Gaussian posterior, in which Thompson samples are drawn. With
+four inert knobs in five that is about 155 builds without a timing, and then a third of the timings. `probe=never`
+times every group: with builds as dear as timings a timed group teaches more. `probe=auto` decides by the costs so
+far: it probes first where gate and timing cost more than `DEAR` times what start and build do.
 
 Good at: hundreds of knobs of which few matter, failures with single causes, noise. Bad at: gains that only appear when
 three or more knobs change together; a proposal costs milliseconds.
@@ -34,12 +38,22 @@ noisy-or, Pearl, "Probabilistic Reasoning in Intelligent Systems", 1988, section
 from __future__ import annotations
 
 import weakref
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt_search import History, InputError, Outcome, Phase, Proposal, SearchSpace, Streams, uniform_untried
+from gpt_search import (
+    FailureCauses,
+    History,
+    InputError,
+    Outcome,
+    Phase,
+    Proposal,
+    SearchSpace,
+    Streams,
+    uniform_untried,
+)
 from gpt_search import untried_routes as untried
 
 Floats = NDArray[np.float64]
@@ -52,6 +66,8 @@ MERGED = 0.02
 """Chance of equal fingerprints although a change of theirs matters there."""
 FLOOR = 0.03
 """The least chance of being live that equal fingerprints leave to a change: it may be tested again."""
+BUILDING = 0.6
+"""Share of the causes of failure that show in the build; the others show at the gate."""
 WORKED = 0.03
 """Chance that a route works although one of its changes is a cause of failure (in another context it is)."""
 LEAK = 0.01
@@ -60,6 +76,14 @@ MISFIT = 0.006
 """Standard deviation of what the model of log-latency leaves out, added to the noise."""
 SUSPICIOUS = 20
 """So many engines, all distinct, before the reference is rebuilt."""
+DEAR = 3.0
+"""`probe=auto`: probing first pays where the gate and a timing cost so many times what start and build do."""
+WIDE = 0.06
+"""Prior standard deviation of the effect of a change that is known to make another engine."""
+DENSE = 3.0
+"""So many timings per such change before pairs of them are looked for."""
+GUILTY = 0.5
+"""A change that fails with this chance is not probed any more."""
 
 
 class Live:
@@ -67,16 +91,21 @@ class Live:
 
     active, failing: prior share of the changes that have an effect on the latency, that fail. slab: prior
     standard deviation of an effect, log-ratio. exploit: every so many proposals one is the best guess.
-    probe: every so many proposals one is a build-only group test; 0 is never.
+    probe: build-only group tests before anything is timed: first, never, or auto, by what builds and timings cost.
     """
 
     exhaustive: ClassVar[bool] = True
     repeats: ClassVar[bool] = True  # the reference is rebuilt once where every fingerprint was new
 
     def __init__(
-        self, active: float = 0.12, failing: float = 0.1, slab: float = 0.04, exploit: int = 4, probe: int = 0
+        self,
+        active: float = 0.12,
+        failing: float = 0.1,
+        slab: float = 0.04,
+        exploit: int = 4,
+        probe: Literal["auto", "first", "never"] = "auto",
     ) -> None:
-        """Raises InputError unless 0 < active, failing < 1, slab > 0, exploit >= 1 and probe >= 0."""
+        """Raises InputError unless 0 < active, failing < 1, slab > 0 and exploit >= 1."""
         for name, share in (("active", active), ("failing", failing)):
             if not 0 < share < 1:
                 raise InputError(f"{name} is {share}; a share must be above 0 and below 1")
@@ -84,16 +113,17 @@ class Live:
             raise InputError(f"slab is {slab}; a standard deviation must be above 0 and finite")
         if exploit < 1:
             raise InputError(f"exploit is {exploit}; it must be at least 1")
-        if probe < 0:
-            raise InputError(f"probe is {probe}; it must be 0 (never) or more")
         self.active, self.failing, self.slab, self.exploit, self.probe = active, failing, slab, exploit, probe
         self._engines = _Engines(None)
 
     def propose(self, space: SearchSpace, history: History, streams: Streams) -> Proposal | None:
         """A group of changes; None when every route was tried."""
         knob, code = _changes(space)
-        if not knob.size or not untried(space, history):
+        if not knob.size:
             return None
+        if not untried(space, history):  # what was only built is left
+            left = (history.codes[row] for row in np.flatnonzero(history.until < Phase.TIME).tolist())
+            return next((Proposal(codes.copy()) for codes in left if not _settled(history, codes)), None)
         trial = history.next_trial
         rng = streams.trial(trial)
         engines = self._engines_of(history)
@@ -101,23 +131,27 @@ class Live:
             return Proposal(space.default.copy(), Phase.BUILD)
         x = _features(history, knob, code)
         live = engines.live(len(knob))
-        failing = _blame(x, history.outcome == Outcome.OK, np.clip(self.failing * live / LIVE, 1e-4, 0.5))
-        if self.probe and trial % self.probe == 0:
-            group = engines.group(live, failing.single, rng)
-            codes = _route(space, knob, code, group)
-            if group.size and not history.contains(codes):
-                return Proposal(codes, Phase.BUILD)
+        failing = _blame(x, history, np.clip(self.failing * live / LIVE, 1e-4, 0.5))
+        if self._probes_first(history):
+            probe = engines.next_probe(space, history, failing, rng)
+            if probe is not None:
+                return probe
         exploit = trial % self.exploit == 0
-        model = self._fit(x, history, live, engines.links, None if exploit else rng)
+        safe = engines.probed(x, history, failing) if self._probes_first(history) else None
+        model: _Model | _Gaussian
+        if safe is not None:
+            model = _Gaussian.fit(x, history, safe)
+        else:
+            model = self._fit(x, history, live, engines.links, None if exploit else rng)
         for attempt in range(6):
             effects = model.means() if exploit and attempt == 0 else model.drawn(rng)
             codes = _route(space, knob, code, _best_group(*effects, model.pairs, failing, knob))
-            if not history.contains(codes):
+            if not _settled(history, codes):
                 return Proposal(codes)
         for _ in range(50):  # the best group and its like were tried: a few changes more or less
             near, flip = codes.copy(), rng.random(len(knob)) < 2.0 / len(knob)
             near[knob[flip]] = np.where(near[knob[flip]] == code[flip], space.default[knob[flip]], code[flip])
-            if not history.contains(near):
+            if not _settled(history, near):
                 return Proposal(near)
         return Proposal(uniform_untried(space, history, rng))
 
@@ -128,11 +162,26 @@ class Live:
             return []
         knob, code = _changes(history.space)
         x, engines = _features(history, knob, code), self._engines_of(history)
-        guess = self._fit(x, history, engines.live(len(knob)), engines.links, None).predict(x[rows])
+        live = engines.live(len(knob))
+        failing = _blame(x, history, np.clip(self.failing * live / LIVE, 1e-4, 0.5))
+        safe = engines.probed(x, history, failing) if self._probes_first(history) else None
+        if safe is not None:
+            guess = _Gaussian.fit(x, history, safe).predict(x[rows])
+        else:
+            guess = self._fit(x, history, live, engines.links, None).predict(x[rows])
         own = MISFIT**2 / (MISFIT**2 + _noise(history) ** 2 / weight)
         value = guess + own * (y - guess - np.average(y - guess, weights=weight))
         feasible = history.feasible[rows]
         return [int(rows[i]) for i in np.argsort(np.where(feasible, value, np.inf), kind="stable") if feasible[i]][:k]
+
+    def _probes_first(self, history: History) -> bool:
+        """True where groups are built and not timed until it is known which changes make another engine."""
+        if self.probe != "auto":
+            return self.probe == "first"
+        timed = history.cost("time") > 0
+        build = sum(float(history.cost(phase)[timed].mean()) for phase in ("start", "build")) if timed.any() else 0.0
+        look = sum(float(history.cost(phase)[timed].mean()) for phase in ("gate", "time")) if timed.any() else 0.0
+        return 0 < DEAR * build < look
 
     def _engines_of(self, history: History) -> _Engines:
         """What the fingerprints say: a cache of a prefix of this history."""
@@ -150,6 +199,8 @@ class Live:
         if rng is not None:
             y = y + rng.standard_normal(len(y)) * sigma / np.sqrt(weight)
         prior = np.clip(self.active * live / LIVE, 1e-4, 0.5)
+        if self._probes_first(history):
+            prior[self._engines_of(history).known_live()] = 0.4
         gram = x.T @ (weight[:, None] * x)
         first = _regress(x, y, weight, gram, prior, sigma, self.slab, 12, rng, None)
         pairs = _pairs(x, y - x @ first.mean, weight, gram, first.mean, links)
@@ -180,6 +231,14 @@ def _route(space: SearchSpace, knob: Indices, code: NDArray[np.int16], group: In
     codes = space.default.copy()
     codes[knob[group]] = code[group]
     return codes
+
+
+def _settled(history: History, codes: NDArray[np.int16]) -> bool:
+    """True when the route was timed, failed, or is pending; one that was only built is worth a timing."""
+    if not history.contains(codes) or history.is_pending(codes):
+        return history.contains(codes)
+    rows = history.rows_of(codes)
+    return any(history.until[row] == Phase.TIME or history.outcome[row] != Outcome.OK for row in rows)
 
 
 def _noise(history: History) -> float:
@@ -284,46 +343,96 @@ class _Engines:
         # Where the rebuild itself failed, nothing more is asked.
         return len(history.rows_of(history.space.default)) == 1
 
-    def group(self, live: Floats, failing: Floats, rng: np.random.Generator) -> Indices:
-        """The changes of the next group test; empty when all are known, or nothing can be learnt.
+    def next_probe(
+        self, space: SearchSpace, history: History, failing: _Failing, rng: np.random.Generator
+    ) -> Proposal | None:
+        """The next group test; None when all is known, or nothing can be learnt.
+
+        First `Phase.BUILD`: which changes make another engine; then `Phase.GATE`: which of those run and pass.
+        """
+        if self.splits or not (history.fingerprint[: len(history)] >= 0).any():
+            return None
+        causes = FailureCauses(space, history)  # its values are the changes here
+        waiting = causes.indicators(history.pending).any(axis=0)
+        barred = (failing.single > GUILTY) | waiting
+        live = set(self.known_live())
+        group = self._group(live, failing.build, barred, rng)
+        codes = _route(space, self._knob, self._code, group)
+        if group.size and not history.contains(codes):
+            return Proposal(codes, Phase.BUILD)
+        barred[[c for c in range(len(barred)) if c not in live]] = True
+        group = causes.group(0.55, rng.random(len(barred)), barred)
+        codes = _route(space, self._knob, self._code, group)
+        return Proposal(codes, Phase.GATE) if group.size and not history.contains(codes) else None
+
+    def probed(self, x: Floats, history: History, failing: _Failing) -> Indices | None:
+        """The changes that make another engine, which works; None when so much was timed that pairs can be told.
+
+        x: what the routes hold, (n, p).
+        """
+        live = np.zeros(x.shape[1], bool)
+        live[self.known_live()] = True
+        ran = (history.outcome == Outcome.OK) & (history.until >= Phase.GATE)
+        safe = np.flatnonzero(live & (x[ran].any(axis=0)) & (failing.single < GUILTY))
+        rows, _, _ = _measured(history)
+        return safe if len(rows) < 1 + DENSE * safe.size else None
+
+    def known_live(self) -> list[int]:
+        """Changes that made another engine, alone or as the only one of a group that is not inert; ascending."""
+        return sorted({g[0] for g in self._open() if len(g) == 1} | set(self.shown))
+
+    def _open(self) -> list[list[int]]:
+        """Groups that made another engine, less what is inert, where nothing is left that is known to be the reason."""
+        groups = ([c for c in g if c not in self.tests] for g in self.mixed if not any(c in self.shown for c in g))
+        return [g for g in groups if g]
+
+    def _group(self, live: set[int], failing: Floats, barred: Bools, rng: np.random.Generator) -> Indices:
+        """The changes of the next group test for engines; empty when all are known.
 
         Half of the smallest group that is known to matter; else a new one that is inert with a chance of about 1/2.
         """
-        unknown = np.ones(len(live), bool)
-        unknown[[*self.tests, *self.shown]] = False
-        if self.splits or not unknown.any():
-            return np.zeros(0, np.intp)
-        open_groups = []
-        for group in self.mixed:
-            left = [c for c in group if unknown[c]]
-            if len(left) > 1 and not any(c in self.shown for c in group):
-                open_groups.append(left)
-        if open_groups:
-            smallest = min(open_groups, key=lambda g: (len(g), g))
+        unknown = ~barred
+        unknown[[*self.tests, *live]] = False
+        halves = [g for g in self._open() if len(g) > 1 and unknown[g].all() and not live.intersection(g)]
+        if halves:
+            smallest = min(halves, key=lambda g: (len(g), g))
             return np.asarray(smallest[: len(smallest) // 2], np.intp)
-        share = (3 + len(self.shown)) / (5 + len(self.shown) + len(self.tests))
-        size = max(1, round(np.log(0.5) / np.log(1 - min(share, 0.9))))
+        share = min((1 + len(live)) / (4 + len(live) + len(self.tests)), 0.7)
         changes = np.flatnonzero(unknown)
-        order = np.lexsort((rng.random(changes.size), failing[changes]))
+        order = np.lexsort((rng.random(changes.size), np.round(failing[changes], 4)))
         chosen: dict[int, int] = {}
+        inert = works = 1.0
         for change in changes[order].tolist():
-            if len(chosen) < size:
-                chosen.setdefault(int(self._knob[change]), change)
+            works *= 1 - failing[change]
+            if chosen and (inert * (1 - share) < 0.4 or works < 0.5):
+                break
+            if int(self._knob[change]) not in chosen:
+                chosen[int(self._knob[change])] = change
+                inert *= 1 - share
         return np.asarray(sorted(chosen.values()), np.intp)
 
 
 class _Failing(NamedTuple):
-    """P(a change fails), (p,), and P(a pair of changes fails although neither does), (p, p)."""
+    """P(a change fails), (p,), in any phase and in the build; P(a pair fails though neither change does), (p, p)."""
 
     single: Floats
+    build: Floats
     pair: Floats
 
 
-def _blame(x: Floats, ok: Bools, prior: Floats) -> _Failing:
-    """Who made routes fail: noisy-or with a prior per change, whose level is estimated too."""
-    worked, failed = x[ok], x[~ok]
+def _blame(x: Floats, history: History, prior: Floats) -> _Failing:
+    """Who made routes fail: an engine that fails at the gate was built, and one that was only built proves no more."""
+    ok = history.outcome == Outcome.OK
+    built = ok | (history.fingerprint >= 0) | (history.outcome == Outcome.ACCURACY)
+    build, build_pair = _causes(x[built], x[~built], prior * BUILDING)
+    gate, gate_pair = _causes(x[ok & (history.until >= Phase.GATE)], x[built & ~ok], prior * (1 - BUILDING))
+    return _Failing(1 - (1 - build) * (1 - gate), build, np.minimum(build_pair + gate_pair, 0.95))
+
+
+def _causes(worked: Floats, failed: Floats, prior: Floats) -> tuple[Floats, Floats]:
+    """P(a change is a cause), (p,), and of pairs, (p, p): noisy-or, a prior per change with its level estimated too."""
     cleared = np.log(WORKED) * np.minimum(worked.sum(axis=0), 4)
-    seen, level, p = x.any(axis=0), 1.0, x.shape[1]
+    seen, level, p = worked.any(axis=0) | failed.any(axis=0), 1.0, worked.shape[1]
     single, explained = prior, np.ones(len(failed))
     for _ in range(3):
         share = np.clip(prior * level, 1e-4, 0.5)
@@ -340,7 +449,7 @@ def _blame(x: Floats, ok: Bools, prior: Floats) -> _Failing:
             on = np.flatnonzero(failed[row])
             suspects = ~together[np.ix_(on, on)]
             pair[np.ix_(on, on)] += suspects * ((1 - explained[row]) / max(suspects.sum() / 2, 1))
-    return _Failing(single, np.minimum(pair, 0.95))
+    return single, pair
 
 
 def _noisy_or(failed: Floats, logit: Floats) -> tuple[Floats, Floats]:
@@ -398,6 +507,55 @@ class _Model(NamedTuple):
         """Posterior mean of log(latency / reference) of rows of features."""
         single, pair = self.means()
         out: Floats = x @ single + (x[:, self.pairs[:, 0]] * x[:, self.pairs[:, 1]]) @ pair
+        return out
+
+
+class _Gaussian(NamedTuple):
+    """Joint Gaussian posterior of the effects of the changes `safe` (s,) among p: mean (s,), covariance (s, s).
+
+    Of the changes that make another engine most have an effect: with as few timings as there are of them a spike at
+    0 would only make their posterior ragged.
+    """
+
+    safe: Indices
+    mean: Floats
+    covariance: Floats
+    p: int
+
+    @classmethod
+    def fit(cls, x: Floats, history: History, safe: Indices) -> _Gaussian:
+        """Bayesian linear regression (Bishop, "Pattern Recognition and Machine Learning", eqs. 3.50 and 3.51)."""
+        rows, y, weight = _measured(history)
+        sigma = float(np.hypot(_noise(history), MISFIT))
+        design = np.concatenate([np.ones((len(rows), 1)), x[np.ix_(rows, safe)]], axis=1)
+        weighted = design.T * (weight / sigma**2)
+        prior = np.append(1 / sigma**2, np.full(safe.size, 1 / WIDE**2))
+        covariance = np.linalg.inv(weighted @ design + np.diag(prior))
+        mean = covariance @ (weighted @ y)
+        return cls(safe, mean[1:], covariance[1:, 1:], x.shape[1])
+
+    @property
+    def pairs(self) -> Indices:
+        """No pairs, (0, 2)."""
+        return np.zeros((0, 2), np.intp)
+
+    def _all(self, effect: Floats) -> tuple[Floats, Floats]:
+        out = np.zeros(self.p)
+        out[self.safe] = effect
+        return out, np.zeros(0)
+
+    def means(self) -> tuple[Floats, Floats]:
+        """Posterior means: of the changes (p,), of no pairs (0,)."""
+        return self._all(self.mean)
+
+    def drawn(self, rng: np.random.Generator) -> tuple[Floats, Floats]:
+        """One draw from the posterior."""
+        factor = np.linalg.cholesky(self.covariance)
+        return self._all(self.mean + factor @ rng.standard_normal(self.safe.size))
+
+    def predict(self, x: Floats) -> Floats:
+        """Posterior mean of log(latency / reference) of rows of features."""
+        out: Floats = x[:, self.safe] @ self.mean
         return out
 
 

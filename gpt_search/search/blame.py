@@ -33,6 +33,9 @@ _MOST_SUSPECTS = 32  # a failure with more suspects says next to nothing about e
 class Blame:
     """The probability of each changed value being a cause of failure, and of routes failing.
 
+    For strategies whose proposals take microseconds; one that fits a model to the whole history and tries
+    groups of untried values wants `FailureCauses`, which estimates the shares of causes and sizes such groups.
+
     Keeps what it derived from a prefix of one history; `update` takes in the rows that are new. Equal
     histories give equal beliefs, however they were taken in. The defaults of the space are never blamed,
     because the reference route, row 0, succeeded. Cost per row: O(d), and O(suspects) per failure.

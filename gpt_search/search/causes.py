@@ -31,6 +31,9 @@ class FailureCauses:
     Adaptive Group Testing using Bayesian Sequential Experimental Design", arXiv:2004.12508, 2020. The
     shares of values and of pairs that fail are estimated along with them, by expectation-maximisation.
 
+    It reads the whole history, in milliseconds, and estimates shares too: for strategies that fit a model and change
+    many values at once. `Blame` is the incremental one, for cheap strategies.
+
     knob, code: int (m,), what the values are. alone: float64 (m,), chance that the value alone makes a
     route fail; 0 for a cleared one. pair: float64 (m, m), symmetric, chance that two values fail together
     though neither fails alone; 0 for cleared pairs and on the diagonal. rate: share of values that fail.

@@ -16,6 +16,11 @@ class TestMixedWithMargin(StrategyConformance):
     learns = False  # no single change of the conformance suite's additive function gains so much
 
 
+class TestLiveThatProbesFirst(StrategyConformance):
+    spec = "live:probe=first"
+    exhaustive = False  # every route is tried, but those that were only built are tried again
+
+
 class TestSparseRandomWithSingleChanges(StrategyConformance):
     spec = "sparse_random:mean=1"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 
 import numpy as np
@@ -14,15 +15,51 @@ from gpt_search.testing import space_of
 NOISE = 0.01
 
 
-def test_group_tests_find_the_inert_knobs_without_timing() -> None:
+def test_group_tests_find_the_inert_knobs_before_anything_is_timed() -> None:
     landscape = planted("inert", 3, 60)
-    found = simulate(landscape.space, "live:probe=1", landscape.measure, 60, seed=1, noise=NOISE)
-    strategy = load_strategy("live:probe=1")
-    engines = strategy._engines_of(found.history)  # type: ignore[attr-defined]
-    called_inert = {int(engines._knob[c]) for c in engines.tests}
-    inert = set(np.flatnonzero(landscape.inert).tolist())
-    assert len(called_inert & inert) > 0.6 * len(inert) and len(called_inert - inert) <= 1
-    assert (found.history.cost("time")[1:] > 0).sum() < 20
+    found = simulate(landscape.space, "live:probe=first", landscape.measure, 80, seed=1, noise=landscape.noise)
+    history = found.history
+    first = int(np.flatnonzero(history.until[1:] == Phase.TIME)[0]) + 1
+    assert (history.until[1:first] == Phase.BUILD).any() and (history.until[1:first] == Phase.GATE).any()
+    assert not (history.until[first:] == Phase.BUILD).any(), "all was known"
+    timed = history.codes[first : first + 10]
+    assert not (timed != landscape.space.default)[:, np.asarray(landscape.inert)].any()
+    assert found.recommended is not None
+    gain = -float(landscape.true_log_ratio(found.codes[found.recommended]))
+    assert gain > 0.7 * -landscape.best_log_ratio
+
+
+def test_probing_comes_first_where_a_timing_costs_much_more_than_a_build() -> None:
+    landscape = planted("inert", 3, 60)
+
+    def until(build: float, time: float) -> int:
+        def measure(codes: np.ndarray, rng: np.random.Generator, until: Phase) -> Observation:
+            found = landscape.measure(codes, rng, until)
+            cost = {"build": build, "time": time}
+            return found._replace(cost_s={phase: cost[phase] for phase in found.cost_s if phase in cost})
+
+        return int(simulate(landscape.space, "live", measure, 1, seed=1).history.until[1])
+
+    assert until(1.0, 10.0) == Phase.BUILD
+    assert until(10.0, 1.0) == Phase.TIME
+
+
+def test_an_accuracy_failure_is_no_failed_build() -> None:
+    """What fails at the gate was built: it clears its changes of failures of the build, and not the other way round."""
+    space = space_of(2, 2, 2)  # defaults 0, 1, 0
+    history = History(space)
+    rows = (
+        ([0, 1, 0], Observation(Outcome.OK, 1.0, -1.0, "a"), Phase.TIME),
+        ([1, 0, 0], Observation(Outcome.BUILD_ERROR), Phase.TIME),
+        ([1, 1, 1], Observation(Outcome.ACCURACY, None, 1.0, "b"), Phase.TIME),
+    )
+    for codes, observation, until in rows:
+        history.append(history.next_trial, np.asarray(codes, np.int16), observation, until)
+    live = importlib.import_module("gpt_search_strategies.live")
+    x = live._features(history, *live._changes(space))
+    build = live._blame(x, history, np.full(3, 0.1)).build
+    assert build[1] > 0.8, "the build's failure is knob 1's, as knob 0 was built since"
+    assert build[0] < 0.1 and build[2] < 0.1
 
 
 def test_gains_are_found_with_few_timings_where_most_knobs_are_inert() -> None:
@@ -112,7 +149,21 @@ def test_the_cause_of_a_failure_is_avoided_and_not_only_its_route() -> None:
     assert failed.sum() < 0.5 * by_chance, "routes of as many random changes"
 
 
-@pytest.mark.parametrize("option", ["active=0", "failing=1", "slab=0", "exploit=0", "probe=-1"])
+@pytest.mark.parametrize("option", ["active=0", "failing=1", "slab=0", "exploit=0", "probe=second"])
 def test_options_are_checked(option: str) -> None:
     with pytest.raises(InputError, match=option.partition("=")[0]):
         load_strategy(f"live:{option}")
+
+
+def test_a_small_space_is_timed_to_the_end_though_its_routes_were_built_before() -> None:
+    """What was only probed is timed before the study ends."""
+    space = space_of(2, 2, 2)
+
+    def measure(codes: np.ndarray, rng: np.random.Generator, until: Phase) -> Observation:
+        value = 1.0 if until == Phase.TIME else None
+        return Observation(Outcome.OK, value, -1.0, codes.tobytes().hex(), {"build": 1.0, "time": 100.0})
+
+    found = simulate(space, "live", measure, 60, seed=0, noise=NOISE)
+    timed = found.history.codes[found.history.until == Phase.TIME]
+    assert (found.history.until == Phase.BUILD).any()
+    assert len({codes.tobytes() for codes in timed}) == space.size
