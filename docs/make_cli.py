@@ -23,6 +23,12 @@ def cli_page() -> str:
             command = cli.get_command(parent, name)
             assert command is not None
             parts.append(_section(f"gpt-search {name}", command, parent))
+            if isinstance(command, click.Group):
+                with click.Context(command, info_name=name, parent=parent) as group:
+                    for sub in command.list_commands(group):
+                        below = command.get_command(group, sub)
+                        assert below is not None
+                        parts.append(_section(f"gpt-search {name} {sub}", below, group))
     return "\n".join(parts)
 
 

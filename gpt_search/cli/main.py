@@ -24,6 +24,8 @@ _COMMANDS: dict[str, tuple[str, str, str]] = {
     "export": ("export", "export", "Write a study's engine, route or record to a file."),
     "import": ("import_cache", "import_cache", "Make a study from a tuning cache of trtexec or Torch-TensorRT."),
     "compare": ("compare", "compare", "Compare strategies on the tasks of an experiment."),
+    "record": ("record", "record", "Measure a space, or a sample of it, into a table."),
+    "table": ("table", "table", "Tables: what one holds, import and export."),
     "noise": ("noise", "noise", "How much timings differ, and the speed-ups they can show."),
     "plan": ("plan", "plan", "Dry run: number of routes, and the first ones."),
     "knobs": ("knobs", "knobs", "The knobs of a backend, or the help of one."),

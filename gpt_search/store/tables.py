@@ -96,12 +96,13 @@ def load_table(path: str | Path, *, unfinished: bool = False) -> Table:
     path = Path(path)
     lines = read_sealed(path, unfinished=unfinished)
     with _no_collection():
-        settings = read_header(path, next(lines, None))
+        first = next(lines, None)
+        settings = read_header(path, first)
         try:
             space = SearchSpace.from_spec(settings["space"]["spec"])
         except (KeyError, TypeError, InputError) as error:
             raise StorageError(f"{path}, line 1: no search space ({error})") from None
-        reader = _Reader(path, settings, space, lines)
+        reader = _Reader(path, settings, space, lines, first[2] if first is not None else "")
         return Table(path, settings, space, reader.columns(), reader.digest)
 
 
@@ -146,12 +147,17 @@ class _Reader:
     """Collects the columns line by line."""
 
     def __init__(
-        self, path: Path, settings: StudySettings, space: SearchSpace, lines: Iterator[tuple[int, dict[str, Any], str]]
+        self,
+        path: Path,
+        settings: StudySettings,
+        space: SearchSpace,
+        lines: Iterator[tuple[int, dict[str, Any], str]],
+        digest: str,
     ) -> None:
         self._path, self._space = path, space
         self._environment = environment_digest(settings)
         self._lines = lines
-        self.digest = ""
+        self.digest = digest
         self._seen: dict[tuple[bytes, int], int] = {}
 
     def columns(self) -> Columns:
