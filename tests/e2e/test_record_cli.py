@@ -66,7 +66,7 @@ def test_recording_real_engines_survives_kill_9(tmp_path: Path, command: list[st
     assert table.settings["environment"] and "CPU" not in table.settings["workload"]
     assert sorted(p.name for p in tmp_path.iterdir() if p.name.startswith("bert.jsonl")) == [out.name]
     result = Replay(table).simulate("random", 40, 1)
-    assert len(result) == 17 and result.recommended is not None
+    assert len(result) == 16 and result.recommended is not None
 
 
 def run(*args: str | Path) -> tuple[int, str]:
