@@ -12,6 +12,9 @@ from gpt_search.domain.outcome import Phase
 from gpt_search.measure.paired import latency_of, section_log_ratios
 from gpt_search.measure.statistic import MEDIAN, Statistic
 
+_ALWAYS = ("outcome", "fingerprint", "violation", "cost_s")
+_SOMETIMES = ("losses", "memory_bytes", "engine_bytes", "excess", "message", "build", "notes")
+"""What a line holds of an evaluation besides its rounds."""
 _OF_THE_SOURCE = ("latency_ms", "error_ms", "log_ratio", "log_ratio_error")
 
 
@@ -40,17 +43,14 @@ class TableRecord:
         e = self.evaluation.to_json()
         body: dict[str, Any] = {
             "route": list(self.codes),
-            "build": self.build,
-            "outcome": e["outcome"],
-            "fingerprint": e["fingerprint"],
-            "violation": e["violation"],
-            "cost_s": e["cost_s"],
+            "build_number": self.build,
+            **{name: e[name] for name in _ALWAYS},
             "session": self.session,
             "environment": environment,
         }
         if self.taken_from is not None:
             body["taken_from"] = self.taken_from
-        for name in ("losses", "memory_bytes", "engine_bytes", "excess", "message", "notes"):
+        for name in _SOMETIMES:
             if e.get(name):
                 body[name] = e[name]
         if self.evaluation.rounds and self.taken_from is None:
@@ -114,9 +114,9 @@ def rounds_from_json(data: Mapping[str, Any]) -> tuple[Round, ...]:
 
 def evaluation_from_json(body: Mapping[str, Any], rounds: tuple[Round, ...] = ()) -> Evaluation:
     """The evaluation of a line, with these rounds; without the estimates that follow from them."""
-    data = {"losses": [], "memory_bytes": None, "message": None, **body, "until": Phase.TIME.name, "rounds": []}
-    # A line's "build" is the number of the build, not what the backend tells of it.
-    data |= {"timed_as": None, "raced": False, "build": {}, **dict.fromkeys(_OF_THE_SOURCE)}
+    own = {name: body[name] for name in (*_ALWAYS, *_SOMETIMES) if name in body}
+    data = {"losses": [], "memory_bytes": None, "message": None, **own, "until": Phase.TIME.name, "rounds": []}
+    data |= {"timed_as": None, "raced": False, **dict.fromkeys(_OF_THE_SOURCE)}
     return replace(Evaluation.from_json(data), rounds=rounds)
 
 

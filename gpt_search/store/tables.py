@@ -176,7 +176,7 @@ class _Reader:
         for number, body, check in self._lines:
             self.digest = check
             try:
-                row = self._codes(body["route"], int(body["build"]), number)
+                row = self._codes(body["route"], int(body["build_number"]), number)
                 if body["environment"] != self._environment:
                     raise ValueError("it was measured in another environment than the table's")
                 found = body.get("fingerprint")
@@ -205,7 +205,7 @@ class _Reader:
                 raise StorageError(f"{self._path}, line {number} is not a record of this table: {what}") from None
             reference_ms.append(np.nan if rounds is None else side)
             codes.append(row)
-            build.append(int(body["build"]))
+            build.append(int(body["build_number"]))
             outcome.append(int(state))
             fingerprint.append(-1 if found is None else prints.setdefault(found, len(prints)))
             source.append(len(bodies) if taken is None else taken)

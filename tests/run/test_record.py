@@ -55,7 +55,7 @@ def content(table: Table) -> list[str]:
     """
     out = []
     for i, body in enumerate(table.columns.bodies):
-        kept = {k: body[k] for k in ("route", "build", "outcome", "fingerprint", "violation")}
+        kept = {k: body[k] for k in ("route", "build_number", "outcome", "fingerprint", "violation")}
         out.append(json.dumps(kept | {"timed": len(table.all_rounds(i))}))
     return sorted(out)
 
@@ -137,7 +137,7 @@ def test_a_recorded_table_replays(finished: tuple[Table, Any]) -> None:
 def test_several_builders_record_the_same(tmp_path: Path, quick_workers: None, finished: tuple[Table, Any]) -> None:
     table = record(recording(tmp_path, routes=60, builders=3, knobs=few_knobs()))
     # The choice of what is built again rests on values that depend on who timed an engine first.
-    one, other = ([c for c in content(t) if '"build": 0' in c] for t in (table, finished[0]))
+    one, other = ([c for c in content(t) if '"build_number": 0' in c] for t in (table, finished[0]))
     assert one == other and len(table.row) == len(finished[0].row)
     timed = np.diff(table.columns.start) > 0
     prints = table.columns.fingerprint[timed & (table.columns.build == 0)]

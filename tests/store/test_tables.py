@@ -64,6 +64,7 @@ def evaluations(draw: st.DrawFn) -> Evaluation:
         engine_bytes=draw(st.none() | st.integers(1, 1 << 50)),
         excess=draw(st.dictionaries(st.sampled_from(["size", "memory"]), finite)),
         cost_s=draw(st.dictionaries(st.sampled_from(["start", "build", "gate", "time", "wait"]), st.floats(0, 1e5))),
+        build=draw(st.dictionaries(st.text(max_size=3), st.integers(), max_size=2)),
         message=draw(st.none() | st.text(min_size=1, max_size=5)),
         notes=tuple(draw(st.lists(st.text(max_size=4), max_size=2))),
     )
