@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpt_search import __version__
-from gpt_search.domain.errors import InputError
 from gpt_search.run.arena import check_task
-from gpt_search.run.cell_workers import Finished, run_in_processes
+from gpt_search.run.cell_workers import Finished, finish_cell, run_in_processes
 from gpt_search.run.compare_plan import Pace
 from gpt_search.run.experiment import Coordinates, Experiment
 from gpt_search.run.experiment_file import LiveTask
@@ -139,7 +138,11 @@ def _all_cells(
     for task in live:
         if time.monotonic() >= given.until or not any(cell.task == task.name for cell in given.cells):
             continue
-        raise InputError(f"task {task.name!r}: live tasks can be planned (--dry-run), not run, in this version")
+        from gpt_search.run.live_task import LivePool
+
+        with LivePool(task, folder.path / "pools", building) as pool:
+            for cell in given.of({task.name}):
+                yield finish_cell(experiment, folder, cell, pool)
 
 
 def _key(cell: Coordinates) -> tuple[str, str, int]:
