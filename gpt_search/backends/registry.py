@@ -20,13 +20,14 @@ _ATTRIBUTES = ("capabilities", "knob_database", "environment", "build", "load")
 class _Entry:
     """One backend: how to load it (None: not in this version), and the packages it needs with the extra's name.
 
-    needs: names of modules; "a|b" is a or b.
+    needs: names of modules; "a|b" is a or b. native: of `Engine.save`'s bytes, the compiler's own part.
     """
 
     load: Callable[[str], Backend] | None
     needs: tuple[str, ...] = ()
     extra: str = ""
     takes_options: bool = False
+    native: Callable[[bytes], bytes] | None = None
 
 
 def _onnxruntime(options: str) -> Backend:
@@ -50,11 +51,17 @@ def _tensorrt(name: str) -> Callable[[str], Backend]:
     return load
 
 
+def _plan(data: bytes) -> bytes:
+    from gpt_search.backends.tensorrt_file import plan_of
+
+    return plan_of(data)
+
+
 _ENTRIES = {
     "onnxruntime": _Entry(_onnxruntime, ("onnxruntime", "onnx")),
     "synthetic": _Entry(_synthetic, takes_options=True),
-    "tensorrt": _Entry(_tensorrt("tensorrt"), ("tensorrt|tensorrt_bindings",), "tensorrt"),
-    "tensorrt-rtx": _Entry(_tensorrt("tensorrt-rtx"), ("tensorrt_rtx|tensorrt_rtx_bindings",), "rtx"),
+    "tensorrt": _Entry(_tensorrt("tensorrt"), ("tensorrt|tensorrt_bindings",), "tensorrt", native=_plan),
+    "tensorrt-rtx": _Entry(_tensorrt("tensorrt-rtx"), ("tensorrt_rtx|tensorrt_rtx_bindings",), "rtx", native=_plan),
     "xla": _Entry(None, ("jax",), "xla"),
 }
 _FILE = re.compile(r"^(?P<path>.+\.py):(?P<name>[A-Za-z_]\w*)(?::(?P<options>.*))?$", re.DOTALL)
@@ -95,6 +102,16 @@ def file_of(name: str) -> Path | None:
     """The file of a third party's backend, None for a backend that comes with gpt_search."""
     file = _FILE.match(name)
     return None if file is None else Path(file["path"])
+
+
+def native_engine(name: str, data: bytes) -> bytes:
+    """A saved engine as the compiler itself reads it, without what gpt_search keeps beside it.
+
+    name: as for `load_backend`. data: from `Engine.save`. Loads no backend library.
+    Raises BuildError for damaged bytes.
+    """
+    entry = _ENTRIES.get(name.partition(":")[0])
+    return data if entry is None or entry.native is None else entry.native(data)
 
 
 def load_backend(name: str) -> Backend:

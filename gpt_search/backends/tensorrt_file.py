@@ -43,23 +43,36 @@ class EngineFile:
     @classmethod
     def from_bytes(cls, data: bytes) -> EngineFile:
         """Raises BuildError when the bytes are not such a file, or are damaged."""
-        if not data.startswith(_MAGIC):
-            raise BuildError("these bytes are not a TensorRT engine saved by gpt_search")
-        start = len(_MAGIC) + 8
-        size = int.from_bytes(data[len(_MAGIC) : start], "little")
+        header, plan = _parts(data)
         try:
-            header = json.loads(data[start : start + size])
-            library, version, digest = (str(header[k]) for k in ("library", "version", "digest"))
-            expected = int(header["size_bytes"])
+            library, version = str(header["library"]), str(header["version"])
             options = TensorRTOptions.parse(header["options"])
         except InputError as error:
             raise BuildError(f"the saved engine's options cannot be read: {error}") from None
-        except (ValueError, KeyError, TypeError) as error:
+        except (KeyError, TypeError, AttributeError) as error:
             raise BuildError(f"the saved engine's header cannot be read: {error!r}") from None
-        plan = data[start + size :]
-        if len(plan) != expected:
-            raise BuildError(f"the saved engine is cut: {len(plan)} bytes of {expected}")
-        file = cls(library, version, options, plan)
-        if file.digest != digest:
-            raise BuildError("the saved engine is damaged: its bytes are not those that were saved")
-        return file
+        return cls(library, version, options, plan)
+
+
+def plan_of(data: bytes) -> bytes:
+    """TensorRT's own serialised engine in a saved file, as its runtime and trtexec load it. Raises BuildError."""
+    return _parts(data)[1]
+
+
+def _parts(data: bytes) -> tuple[dict[str, Any], bytes]:
+    """The header and TensorRT's serialised engine, which is whole."""
+    if not data.startswith(_MAGIC):
+        raise BuildError("these bytes are not a TensorRT engine saved by gpt_search")
+    start = len(_MAGIC) + 8
+    size = int.from_bytes(data[len(_MAGIC) : start], "little")
+    try:
+        header: dict[str, Any] = json.loads(data[start : start + size])
+        digest, expected = str(header["digest"]), int(header["size_bytes"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise BuildError(f"the saved engine's header cannot be read: {error!r}") from None
+    plan = data[start + size :]
+    if len(plan) != expected:
+        raise BuildError(f"the saved engine is cut: {len(plan)} bytes of {expected}")
+    if sha256(plan).hexdigest() != digest:
+        raise BuildError("the saved engine is damaged: its bytes are not those that were saved")
+    return header, plan

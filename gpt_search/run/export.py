@@ -6,10 +6,12 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from gpt_search.accuracy.gate import judge
+from gpt_search.backends.registry import native_engine
 from gpt_search.domain.errors import InputError, did_you_mean
 from gpt_search.domain.route import Route
 from gpt_search.execution.engines import ship_engine
@@ -62,9 +64,9 @@ def export(
 
     The route is the winner of the latest confirmation, minimised where it was; where none is confirmed to be
     faster, the reference; before any confirmation, the best nominated one. The engine is one of the builds that
-    confirmed it (`run.ship`), with its facts in `sidecar(out)`; the reference's is built anew, loaded in
-    another process and gated there. processes, step: of an engine, as `ship_build` takes them. continuable: of a
-    "trtexec-cache", as `export_cache` takes it. The forms `PRINTED` are for `applied`.
+    confirmed it (`run.ship`), in the compiler's own form, with its facts in `sidecar(out)`; the reference's is
+    built anew, loaded in another process and gated there. processes, step: of an engine, as `ship_build` takes
+    them. continuable: of a "trtexec-cache", as `export_cache` takes it. The forms `PRINTED` are for `applied`.
 
     Raises InputError for an unknown form or study, an existing file, a study with nothing to export, an engine
     before a confirmation, and as `ship_build`.
@@ -142,7 +144,16 @@ def _engine(store: StudyStore, out: Path, processes: int, step: Step | None) -> 
         shipped = ship_build(store, prepared, source, processes, step)
         data, facts, warnings = shipped.data, dict(shipped.facts), shipped.warnings
         note = f"{source.note}; build {facts['build']} of {facts['builds']}, reloaded and within tolerance"
-    facts = {"study": store.name, "storage": store.location.shown, "file": out.name} | facts
+    data = native_engine(prepared.backend, data)
+    facts = {
+        "study": store.name,
+        "storage": store.location.shown,
+        "file": out.name,
+        "options": dict(prepared.options),
+        **facts,
+        "sha256": sha256(data).hexdigest(),
+        "bytes": len(data),
+    }
     write_new_file(out, data)
     try:
         write_new_file(sidecar(out), json.dumps(facts, indent=1, allow_nan=False).encode() + b"\n")

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorrt_stand_in as stand_in
+from cuda.bindings import runtime
 
 from gpt_search.accuracy.gate import Tolerances
 from gpt_search.accuracy.golden import save_golden
@@ -27,6 +28,7 @@ from gpt_search.backends.cuda_runtime import (
     Hold,
     Stream,
     capture,
+    checked,
     device_count,
     device_name,
     device_uuid,
@@ -225,6 +227,29 @@ def test_contexts_are_not_annotated_and_the_weight_streaming_budget_is_set():
     assert [c.nvtx_verbosity for c in engine._engine.contexts] == ["none"]
 
 
+def test_engines_leave_no_memory_on_the_device():
+    """A worker builds route after route: what one leaves behind, the next one lacks."""
+    size = 1 << 24  # 64 MiB for each of x and y
+
+    def one(kind: str) -> None:
+        engine, inputs = stand_in.engine(kind, {"l2_flush": kind == "twice"}, size=size)
+        engine.infer(inputs)
+        engine.time(TimingRequest(inputs, host_copies=True))
+        if kind == "alias":
+            engine.time(TimingRequest(inputs, streams=2))
+        engine.close()
+
+    kinds = ("twice", "alias", "syncs", "nonzero")
+    for kind in kinds:
+        one(kind)  # modules, and what the driver keeps for itself
+    free = checked(runtime.cudaMemGetInfo)[0]
+    for kind in kinds * 3:
+        one(kind)
+    left = free - checked(runtime.cudaMemGetInfo)[0]
+    shown(f"12 engines of 128 MiB left {left / 2**20:.1f} MiB on the device")
+    assert left < 32 << 20
+
+
 # -- errors ------------------------------------------------------------------------------------
 def test_an_allocation_that_is_too_large_is_a_memory_error_and_nothing_is_broken():
     with pytest.raises(CudaMemoryError, match="cudaMalloc: cudaErrorMemoryAllocation"):
@@ -251,7 +276,7 @@ def evaluator(folder: Path, **options: object) -> Evaluator:
 def test_an_illegal_access_ends_the_worker_and_the_next_route_runs(tmp_path):
     with evaluator(tmp_path) as made:
         assert made.evaluate_reference().outcome is Outcome.OK
-        (worker,) = made._all
+        (worker,) = made.pool.workers
         bad = made.evaluate(Route((("kind", "crash"),)))
         assert bad.outcome is Outcome.CRASH and "cudaErrorIllegalAddress" in bad.message
         shown(bad.message)

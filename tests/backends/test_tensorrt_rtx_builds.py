@@ -13,6 +13,7 @@ import pytest
 from tensorrt_models import conv_net, mlp, quantised_block, reshaped, slow, unsupported
 
 from gpt_search.backends.base import BuildError, BuildOptions
+from gpt_search.backends.registry import native_engine
 from gpt_search.backends.tensorrt import TensorRTBackend, UnrunnableEngine
 from gpt_search.backends.tensorrt_build import span_of
 from gpt_search.backends.tensorrt_file import EngineFile
@@ -48,6 +49,20 @@ def test_models_are_built_and_saved(backend: TensorRTBackend, tmp_path: Path, ma
     assert len(file.plan) > 4000 and file.digest == sha256(file.plan).hexdigest()
     assert (file.library, file.options.compute_capability) == ("tensorrt-rtx", ("8.9",))
     assert EngineFile.from_bytes(file.to_bytes()) == file
+
+
+def test_what_is_exported_is_tensorrts_own_engine(backend: TensorRTBackend, tmp_path: Path) -> None:
+    """Without the header that gpt_search needs, which TensorRT would call malformed."""
+    data = build(backend, mlp(tmp_path)).to_bytes()
+    plan = native_engine("tensorrt-rtx", data)
+    assert data.endswith(plan) and plan == native_engine("tensorrt", data) == EngineFile.from_bytes(data).plan
+    runtime, wrong_form = backend._trt.Runtime(backend._logs.logger), backend._trt.EngineInvalidityDiagnostics
+    malformed = int(wrong_form.MALFORMED_ENGINE)
+    assert runtime.get_engine_validity(data)[1] & malformed and not runtime.get_engine_validity(plan)[1] & malformed
+    for wrong, says in ((data[:-1], "is cut"), (data[:-1] + b"?", "is damaged"), (plan, "not a TensorRT engine saved")):
+        with pytest.raises(BuildError, match=says):
+            native_engine("tensorrt-rtx", wrong)
+    assert native_engine("onnxruntime", b"any") == b"any"
 
 
 def test_external_weights_are_read_from_their_file(backend: TensorRTBackend, tmp_path: Path) -> None:

@@ -121,6 +121,17 @@ def test_one_of_the_confirmed_builds_is_shipped(confirmed: str, tmp_path: Path) 
     assert backend.load(out.read_bytes(), Workload(model, {"x": (16,)})).fingerprint == facts["fingerprint"]
 
 
+def test_the_file_is_in_the_compilers_own_form(confirmed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TensorRT's engines are kept with a header of ours, which no other program would take."""
+    monkeypatch.setattr(f"{export.__module__}.native_engine", lambda backend, data: data[8:])
+    done = export(NAME, confirmed, "engine", tmp_path / "engine", processes=2)
+    whole = tmp_path / "engine"
+    assert done.facts["sha256"] == sha256(whole.read_bytes()).hexdigest()
+    assert done.facts["bytes"] == done.bytes == whole.stat().st_size
+    (data,) = show(NAME, confirmed).confirmations
+    assert done.facts["sha256"] not in [e["engine"] for e in data["stage_2"]] and done.facts["options"] == {}
+
+
 def test_what_the_command_prints(confirmed: str, tmp_path: Path) -> None:
     args = ["export", NAME, "--storage", confirmed, "--as", "engine", "--processes", "3", str(tmp_path / "e")]
     done = CliRunner().invoke(cli, args, prog_name="gpt-search")
