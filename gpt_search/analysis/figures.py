@@ -43,6 +43,7 @@ _STYLE: dict[Any, Any] = {
     "lines.linewidth": 1.4,
     "legend.frameon": False,
     "svg.fonttype": "none",
+    "text.parse_math": False,  # a dollar sign in a name is a dollar sign
     "svg.hashsalt": "gpt_search",  # equal figures give equal files
     "pdf.fonttype": 42,
 }

@@ -21,10 +21,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from gpt_search.analysis.curves import CONFIDENCE_Z
+from gpt_search.analysis.importance_optuna import optuna_importance
 from gpt_search.domain.errors import InputError
 from gpt_search.domain.history import History
 from gpt_search.domain.outcome import Outcome
-from gpt_search.domain.space import Codes
 
 PED_ANOVA_TRIALS = 100
 """Feasible trials from which PED-ANOVA is used: its best tenth is then ten routes or more."""
@@ -183,27 +183,5 @@ def _use_ped_anova(changed: NDArray[np.bool_]) -> bool:
 
 def _ped_anova(history: History, feasible: NDArray[np.intp]) -> dict[int, float]:
     """PED-ANOVA importance by knob number, for the knobs with at least two values among the feasible trials."""
-    import optuna
-    from optuna.distributions import BaseDistribution, CategoricalDistribution
-    from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
-    from optuna.trial import create_trial
-
-    codes: Codes = history.codes[feasible]
-    varied = np.flatnonzero((codes != codes[0]).any(axis=0)).tolist()
-    # Knobs are named by number: names of knobs may be anything, numbers keep the mapping trivial.
-    kinds: dict[str, BaseDistribution] = {
-        str(k): CategoricalDistribution(range(int(history.space.cardinalities[k]))) for k in varied
-    }
-    # A study of its own, in memory: the real one may lie on a disk, where reading it costs seconds.
-    before = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    try:
-        study = optuna.create_study()
-    finally:
-        optuna.logging.set_verbosity(before)
-    study.add_trials(
-        create_trial(params={str(k): int(row[k]) for k in varied}, distributions=kinds, value=float(value))
-        for row, value in zip(codes, history.value[feasible], strict=True)
-    )
-    found = get_param_importances(study, evaluator=PedAnovaImportanceEvaluator())
-    return {int(name): float(share) for name, share in found.items()}
+    sizes = history.space.cardinalities.tolist()
+    return optuna_importance(history.codes[feasible], history.value[feasible], sizes, "ped-anova")
