@@ -112,6 +112,8 @@ def test_the_wheel_holds_the_package_and_each_strategy_once(wheel):
     inside = [n for n in names if "strategies/" in n and n.endswith(".py")]
     assert sorted(inside) == [f"gpt_search/_strategies/{name}" for name in STRATEGIES]
     assert "gpt_search/py.typed" in names
+    templates = {f"gpt_search/analysis/templates/{name}" for name in ("report.html.j2", "report.css", "report.js")}
+    assert templates <= set(names)
     assert len(names) == len(set(names)) and not [n for n in names if "__pycache__" in n]
     assert f"Version: {gpt_search.__version__}\n" in metadata
     for extra in ("tensorrt", "rtx", "xla", "dashboard", "dev"):

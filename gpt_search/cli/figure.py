@@ -11,12 +11,13 @@ from gpt_search.domain.errors import InputError, did_you_mean
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from gpt_search.run.show import Rows
+    from gpt_search.domain.evaluation import Evaluation
+    from gpt_search.run.show import StudyData
 
 SUFFIXES = (".svg", ".pdf", ".png")
 
 
-def _drift(rows: Rows) -> Figure:
+def _drift(rows: StudyData) -> Figure:
     from gpt_search.analysis import figures
     from gpt_search.analysis.curves import drift_table
 
@@ -25,7 +26,7 @@ def _drift(rows: Rows) -> Figure:
     return figure
 
 
-def _best(rows: Rows) -> Figure:
+def _best(rows: StudyData) -> Figure:
     from gpt_search.analysis import figures
     from gpt_search.analysis.curves import history_curve
 
@@ -34,7 +35,71 @@ def _best(rows: Rows) -> Figure:
     return figure
 
 
-FIGURES: dict[str, Callable[[Rows], Figure]] = {"drift": _drift, "best": _best}
+def _accuracy(data: StudyData) -> Figure:
+    from gpt_search.analysis import figures, figures_study
+    from gpt_search.analysis.study_tables import accuracy_table
+
+    table = accuracy_table(_plain(data), data.losses)
+    if not table["speedup"].notna().any():
+        raise InputError("no trial has both a loss and a latency; there is no accuracy to draw")
+    figure, ax = figures.new_figure()
+    figures_study.accuracy_latency(table, ax)
+    return figure
+
+
+def _cost(data: StudyData) -> Figure:
+    from gpt_search.analysis import figures, figures_study
+    from gpt_search.analysis.study_tables import cost_table
+
+    table = cost_table(_plain(data))
+    figure, ax = figures.new_figure(figures_study.cost_height(table))
+    figures_study.cost(table, ax)
+    return figure
+
+
+def _timeline(data: StudyData) -> Figure:
+    from gpt_search.analysis import figures, figures_study
+    from gpt_search.analysis.study_tables import timeline_table
+
+    table = timeline_table(_plain(data))
+    figure, ax = figures.new_figure(figures_study.timeline_height(table))
+    figures_study.timeline(table, ax)
+    return figure
+
+
+def _importance(data: StudyData) -> Figure:
+    from gpt_search.analysis import figures, figures_study
+    from gpt_search.analysis.importance_set import measure_importance
+
+    table = measure_importance(data.history, ["sparse"]).knobs
+    figure, ax = figures.new_figure(figures.importance_height(table))
+    figures_study.importance_bars(table, ax)
+    return figure
+
+
+def _interactions(data: StudyData) -> Figure:
+    from gpt_search.analysis import figures, figures_study
+    from gpt_search.analysis.importance_set import measure_importance
+
+    table = measure_importance(data.history, ["sparse", "mdi"], resamples=0).pairs
+    figure, ax = figures.new_figure(figures_study.interaction_height(table))
+    figures_study.interaction_map(table, ax)
+    return figure
+
+
+def _plain(data: StudyData) -> list[tuple[int, Evaluation, float]]:
+    return [(row.trial, row.evaluation, row.clock_s) for row in data.rows]
+
+
+FIGURES: dict[str, Callable[[StudyData], Figure]] = {
+    "drift": _drift,
+    "best": _best,
+    "accuracy": _accuracy,
+    "cost": _cost,
+    "timeline": _timeline,
+    "importance": _importance,
+    "interactions": _interactions,
+}
 """What can be drawn: name -> from a study's finished trials to a figure."""
 
 
@@ -48,9 +113,9 @@ def draw(name: str, study: str, storage: str, out: Path) -> None:
         raise InputError(f"no figure {name!r}{did_you_mean(name, FIGURES)}; there are: {', '.join(FIGURES)}")
     if out.suffix.lower() not in SUFFIXES:
         raise InputError(f"--out {str(out)!r} ends in {out.suffix or 'nothing'!r}; a figure is {', '.join(SUFFIXES)}")
-    from gpt_search.run.show import finished_rows
+    from gpt_search.run.show import study_data
 
-    figure = FIGURES[name](finished_rows(study, storage))
+    figure = FIGURES[name](study_data(study, storage))
     from gpt_search.analysis.figures import write_figure
 
     try:

@@ -26,6 +26,8 @@ _COMMANDS: dict[str, tuple[str, str, str]] = {
     "compare": ("compare", "compare", "Compare strategies on the tasks of an experiment."),
     "record": ("record", "record", "Measure a space, or a sample of it, into a table."),
     "table": ("table", "table", "Tables: what one holds, import and export."),
+    "importance": ("importance", "importance", "Which knobs matter in a study, and how sure that is."),
+    "report": ("report", "report", "Write a study or an experiment as one HTML page."),
     "noise": ("noise", "noise", "How much timings differ, and the speed-ups they can show."),
     "plan": ("plan", "plan", "Dry run: number of routes, and the first ones."),
     "knobs": ("knobs", "knobs", "The knobs of a backend, or the help of one."),

@@ -16,7 +16,11 @@ from gpt_search.domain.errors import InputError
 @click.argument("study")
 @storage_option
 @click.option("--top", type=WholeNumber(1), default=3, show_default=True, metavar="K", help="Routes to nominate.")
-@click.option("--figure", metavar="NAME", help="Draw a figure instead, into --out: drift or best.")
+@click.option(
+    "--figure",
+    metavar="NAME",
+    help="Draw a figure instead, into --out: drift, best, accuracy, cost, timeline, importance or interactions.",
+)
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Of the figure: .svg, .pdf or .png.")
 @json_option
 def show(study: str, storage: str, top: int, figure: str | None, out: Path | None, as_json: bool) -> None:

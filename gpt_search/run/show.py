@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
-from gpt_search.accuracy.gate import Tolerances
+from gpt_search.accuracy.gate import Tolerances, Worst
 from gpt_search.backends.base import Fingerprints
 from gpt_search.domain.errors import InputError
 from gpt_search.domain.evaluation import note_counts
@@ -34,17 +35,59 @@ def show(study: str, storage: str, top: int = DEFAULT_TOP) -> StudySummary:
 
 
 class Rows(NamedTuple):
-    """A study's finished trials, in completion order, and the history that a strategy would see."""
+    """A study's finished trials in completion order, the history that a strategy would see, and the strategy's spec."""
 
     rows: list[Row]
     history: History
+    strategy: str
 
 
 def finished_rows(study: str, storage: str) -> Rows:
     """The finished trials of a stored study, which may be running. Raises InputError for an unknown one."""
     with StudyStore.read(storage, study) as store:
         restored = store.restore()
-        return Rows(restored.rows, history_of(store, restored))
+        return Rows(restored.rows, history_of(store, restored), str(store.settings["strategy"]["spec"]))
+
+
+class StudyData(NamedTuple):
+    """All that a report of a study says: its summary, settings by section, and finished trials in completion order.
+
+    changes: of each trial, the route without what is at its default. losses: of each trial, the largest loss over its
+    tolerance (1 is the limit), infinity where none can be given, NaN where not measured.
+    """
+
+    summary: StudySummary
+    settings: Mapping[str, Any]
+    rows: list[Row]
+    history: History
+    changes: list[str]
+    losses: list[float]
+
+
+def study_data(study: str, storage: str, top: int = DEFAULT_TOP) -> StudyData:
+    """A stored study, which may be running, with all its trials. Raises InputError for an unknown one."""
+    with StudyStore.read(storage, study) as store:
+        restored = store.restore()
+        defaults = dict(store.settings["database"]["defaults"])
+        tolerances = Tolerances.from_json(store.settings["tolerance"])
+        return StudyData(
+            summarise(store, top=top),
+            store.settings.sections,
+            restored.rows,
+            history_of(store, restored),
+            [str(store.space.route(row.codes).changes(defaults)) for row in restored.rows],
+            [_share_of_tolerance(worst_of(row.evaluation, tolerances)) for row in restored.rows],
+        )
+
+
+def _share_of_tolerance(found: Worst | None) -> float:
+    if found is None:
+        return math.nan
+    if not math.isfinite(found.loss):
+        return math.inf
+    if found.tolerance > 0:
+        return found.loss / found.tolerance
+    return 0.0 if found.loss <= 0 else math.inf
 
 
 def summarise(store: StudyStore, strategy: Strategy | None = None, top: int = DEFAULT_TOP) -> StudySummary:

@@ -24,7 +24,7 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder / "s.journal")
 
 
-@pytest.mark.parametrize("name", ["drift", "best"])
+@pytest.mark.parametrize("name", ["drift", "best", "accuracy", "cost", "timeline", "importance", "interactions"])
 @pytest.mark.parametrize(("suffix", "magic"), [(".svg", b"<?xml"), (".pdf", b"%PDF"), (".PNG", b"\x89PNG")])
 def test_a_figure_is_what_its_suffix_says_and_equal_each_time(
     name: str, suffix: str, magic: bytes, storage: str, tmp_path: Path

@@ -1,0 +1,358 @@
+"""The report of one study: the answer first, then what it rests on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from gpt_search.analysis import figures, figures_compare, figures_study
+from gpt_search.analysis.curves import drift_table, history_curve
+from gpt_search.analysis.importance_set import METHODS, Importance, measure_importance
+from gpt_search.analysis.report import Block, Document, Facts, Picture, Section, Sentences, Table, Text, rough_count
+from gpt_search.analysis.study_tables import Rows, accuracy_table, cost_table, timeline_table, trials_table
+from gpt_search.domain.history import History
+
+SHOWN_KNOBS = 12
+_DEFAULT = "(the default)"
+
+
+class StudyFacts(NamedTuple):
+    """What a report is made from.
+
+    summary: the JSON form of the study's summary (as `show --json`). settings: the study's settings by section. rows:
+    finished trials. history: what a strategy would see. changes: of each row, the route without what is at its
+    default. losses: of each row, the largest loss over its tolerance, NaN where not measured.
+    """
+
+    summary: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    rows: Rows
+    history: History
+    changes: Sequence[str]
+    losses: Sequence[float]
+
+
+def study_report(facts: StudyFacts) -> Document:
+    """The report of a study. It may be running, and may have nothing but failures: then it says that."""
+    summary = facts.summary
+    timed = bool(len(facts.history)) and bool(facts.history.feasible[0])
+    sections = [Section("Result", _result(summary)), Section("What was tuned", _tuned(facts))]
+    confirmation = _confirmation(summary)
+    if confirmation:
+        sections.append(Section("Confirmation", confirmation))
+    minimised = _minimisation(summary)
+    if minimised:
+        sections.append(Section("Minimisation", minimised))
+    if timed:
+        sections.append(Section("Search", _search(facts)))
+        sections.append(Section("Knob importance", _importance(facts)))
+        accuracy = _accuracy(facts)
+        if accuracy:
+            sections.append(Section("Accuracy against latency", accuracy))
+        sections.append(Section("Drift of the machine", _drift(facts)))
+    if facts.rows:
+        sections.append(Section("Cost", _cost(facts)))
+        table = trials_table(facts.rows, facts.changes, facts.losses)
+        sections.append(Section("Trials", [Table("trials", "Every finished trial; loss is over its tolerance", table)]))
+    sections.append(Section("Environment and settings", [Facts(_settings(facts.settings))]))
+    return Document(f"Study {summary['study']}", f"{summary['model']}, {summary['backend']}", sections)
+
+
+# -- the answer --------------------------------------------------------------------------------------
+def _result(summary: Mapping[str, Any]) -> list[Block]:
+    latest = summary["confirmations"][-1] if summary["confirmations"] else None
+    blocks: list[Block] = []
+    if latest is not None and latest["winner"] is not None and latest["speedup"] is not None:
+        few = ", preliminary: fewer than 5 builds" if latest["preliminary"] else ""
+        answer = "" if latest["verdict"] == "FASTER" else " Keep the default."
+        blocks.append(Text(f"Confirmed: {_interval(latest['speedup'])}{few}: {latest['reason']}.{answer}", "headline"))
+        if latest.get("trials") != summary["trials"]:
+            blocks.append(Text("More trials have finished since this was confirmed; confirm again.", "warning"))
+    elif latest is not None:
+        blocks.append(Text(f"Nothing is confirmed: {latest['reason']}. Keep the default.", "headline"))
+    else:
+        blocks.append(Text("Not confirmed. What a search times itself is a nomination, not a result.", "headline"))
+    best = summary["nominees"][0] if summary["nominees"] else None
+    if best is not None and best["trial"] != 0 and best["speedup"] > 1:
+        rows = [
+            ("nominated", f"trial {best['trial']}: {best['latency_ms']:.4g} ms, {best['speedup']:.3f}x by the search"),
+            ("route", best["changes"] or "(the default)"),
+        ]
+        if best.get("accuracy"):
+            rows.append(("accuracy", _loss(best["accuracy"], summary["metric"])))
+        blocks.append(Facts(rows))
+    elif best is not None:
+        blocks.append(Text("The search timed no route faster than the default."))
+    if summary["reference"] == "default-engine":
+        blocks.append(
+            Text(
+                "Golden outputs come from the default engine: losses say how routes differ from it, not who is right.",
+                "warning",
+            )
+        )
+    return blocks
+
+
+def _tuned(facts: StudyFacts) -> list[Block]:
+    summary = facts.summary
+    outcomes = ", ".join(f"{n} {name.lower().replace('_', ' ')}" for name, n in summary["outcomes"].items())
+    rows = [
+        ("model", str(summary["model"])),
+        ("backend", str(summary["backend"])),
+        ("search space", f"{summary['knobs']} knobs, {rough_count(summary['routes'])} routes"),
+        ("strategy", f"{summary['strategy']}, seed {summary['seed']}"),
+        ("trials", f"{summary['trials']} ({outcomes or 'none finished'})"),
+        ("time", f"{summary['seconds']:.4g} s" + (f"; {summary['end']}" if summary["end"] else "")),
+        ("engines", f"{summary['engines']} distinct"),
+    ]
+    if summary["reference_ms"] is not None:
+        rows.append(("reference", f"{summary['reference_ms']:.4g} ms ({summary['timing']['statistic']})"))
+    if summary["reference_accuracy"]:
+        rows.append(("its accuracy", _loss(summary["reference_accuracy"], summary["metric"])))
+    noise = summary["noise"]
+    if noise is not None and noise["value"] is not None:
+        where = "the stored floor" if noise["source"] == "floor" else "the reference's own rounds"
+        rows.append(("noise", f"{100 * noise['value']:.2g} % (standard deviation of one value), from {where}"))
+    if summary["imported"]:
+        rows.append(("imported from", str(summary["imported"])))
+    return [Facts(rows)]
+
+
+def _confirmation(summary: Mapping[str, Any]) -> list[Block]:
+    blocks: list[Block] = []
+    bars: list[tuple[str, float, float, float, bool]] = []
+    for data in summary["confirmations"]:
+        if data["winner"] is None or data["speedup"] is None:
+            continue
+        found, claimed = data["speedup"], float(data["winner"]["speedup"])
+        off = 100 * (claimed / found["estimate"] - 1)
+        more = "more" if off > 0 else "less"
+        blocks.append(
+            Facts(
+                [
+                    (f"confirmation {data['number']}", f"trial {data['winner']['trial']}: {_interval(found)}"),
+                    ("claimed", f"{claimed:.3f}x by the search's own timing: {abs(off):.1f} % {more} than confirmed"),
+                    ("latency", f"{data['latency_ms']:.4g} ms against {data['reference_ms']:.4g} ms"),
+                    ("verdict", f"{data['reason']}, at a one-sided level of {50 * (1 - found['level']):g} %"),
+                ]
+            )
+        )
+        trial = data["winner"]["trial"]
+        bars.append((f"trial {trial}, claimed by the search", claimed, np.nan, np.nan, True))
+        high = np.inf if found["high"] is None else found["high"]
+        bars.append((f"trial {trial}, confirmed", found["estimate"], found["low"], high, bool(data["preliminary"])))
+        stage = [
+            (int(t), i["estimate"], i["low"], _none(i["high"]), i["n"]) if i else (int(t), None, None, None, 0)
+            for t, i in (data.get("stage_1_intervals") or {}).items()
+        ]
+        if stage:
+            table = pd.DataFrame(stage, columns=["trial", "speedup", "low", "high", "builds"])
+            caption = "Stage 1: fresh builds of the nominated routes; its intervals hold together at 95 %"
+            blocks.append(Table(f"stage_1_{data['number']}", caption, table))
+    if bars:
+        table = pd.DataFrame(bars, columns=["label", "speedup", "low", "high", "preliminary"])
+        claimed_rows = table["low"].isna() & table["label"].str.endswith("search")
+        figure, ax = figures.new_figure(figures_compare.bars_height(len(table)))
+        # A claim is no estimate with an interval: it is hatched, as what rests on too few builds is.
+        figures_compare.speedups(table.assign(preliminary=table["preliminary"] | claimed_rows), ax)
+        ax.set_xlabel("speed-up over the reference (95 % interval;\nhatched: claimed, or fewer than 5 builds)")
+        blocks.append(Picture("speedups", "Claimed and confirmed speed-up", figure))
+    return blocks
+
+
+def _minimisation(summary: Mapping[str, Any]) -> list[Block]:
+    blocks: list[Block] = []
+    for data in summary["minimisations"][-1:]:
+        if data["route"] is None:
+            return [Text(str(data["reason"]))]
+        rows = [
+            ("kept", f"{len(data['kept'])} changes of trial {data['winner']['trial']}, {len(data['removed'])} removed")
+        ]
+        if data["speedup"] is not None:
+            rows.append(("speed-up", f"{_interval(data['speedup'])}: {data['reason']}"))
+        rows += [("route", data["changes"] or "(the default)"), ("builds", str(data["builds"]))]
+        blocks.append(Facts(rows))
+        changes = [
+            (
+                c["knob"],
+                c["value"],
+                "kept",
+                c["why"].lower().replace("_", " "),
+                *((100 * (w["estimate"] - 1), 100 * (w["low"] - 1)) if (w := c.get("worth")) else (np.nan, np.nan)),
+            )
+            for c in data["kept"]
+        ] + [
+            (c["knob"], c["value"], "removed", c["why"].lower().replace("_", " "), np.nan, np.nan)
+            for c in data["removed"]
+        ]
+        columns = ["knob", "value", "what", "why", "worth_percent", "at_least"]
+        caption = "Changes of the winner, and how much slower the route is without each kept one (%)"
+        blocks.append(Table("minimisation", caption, pd.DataFrame(changes, columns=columns)))
+        if data["notes"]:
+            blocks.append(Sentences([str(n) for n in data["notes"]]))
+    return blocks
+
+
+# -- what it rests on --------------------------------------------------------------------------------
+def _search(facts: StudyFacts) -> list[Block]:
+    confirmed = None
+    for data in facts.summary["confirmations"]:
+        if data["speedup"] is not None:
+            found = data["speedup"]
+            confirmed = (found["low"], found["estimate"], found["high"])
+    figure, ax = figures.new_figure()
+    figures.best_so_far(history_curve(facts.history), ax, confirmed=confirmed)
+    caption = "Best speed-up so far; the best of many noisy values is too good on average, so it is confirmed"
+    nominees = pd.DataFrame(
+        [
+            (
+                n["trial"],
+                n["latency_ms"],
+                n["speedup"],
+                100 * (n["ratio_error"] or np.nan),
+                n["changes"] or "(the default)",
+            )
+            for n in facts.summary["nominees"]
+        ],
+        columns=["trial", "latency_ms", "speedup", "error_percent", "changes"],
+    )
+    return [Picture("best", caption, figure), Table("nominees", "Nominated routes, best first", nominees)]
+
+
+def _importance(facts: StudyFacts) -> list[Block]:
+    found = measure_importance(facts.history, strategy=str(facts.summary["strategy"]))
+    blocks: list[Block] = []
+    if found.adaptive.warning is not None:
+        blocks.append(Text(found.adaptive.warning[0].upper() + found.adaptive.warning[1:], "warning"))
+    if found.left_out:
+        left = ", ".join(found.left_out)
+        blocks.append(Text(f"Too few routes, or no effect, for: {left} ({found.routes} distinct feasible routes)."))
+    for method in METHODS:
+        rows = found.knobs[found.knobs["method"] == method]
+        if not (rows["importance"] > 0).any():
+            continue
+        shown = rows[rows["importance"] > 0].head(SHOWN_KNOBS)
+        figure, ax = figures.new_figure(figures.importance_height(shown, SHOWN_KNOBS))
+        figures_study.importance_bars(rows, ax, limit=SHOWN_KNOBS)
+        blocks.append(
+            Picture(f"importance_{method.replace('-', '_')}", METHODS[method][0].upper() + METHODS[method][1:], figure)
+        )
+    blocks += _tables(found)
+    return blocks or [Text("No knob was changed in a route that could be timed.")]
+
+
+def _tables(found: Importance) -> list[Block]:
+    blocks: list[Block] = []
+    if len(found.stability):
+        caption = "Stability: how the order of the first 10 knobs fares in bootstrap resamples of the trials"
+        blocks.append(Table("stability", caption, found.stability))
+    if len(found.effects):
+        caption = (
+            "Sparse-linear effects: latency with a value over latency at the default, all other knobs equal, 95 % "
+            f"intervals; the model explains {100 * found.explained:.0f} % of the variance of held-out routes"
+        )
+        blocks.append(Table("effects", caption, found.effects))
+    if len(found.singles):
+        caption = "One-at-a-time: the reference with one knob changed, 95 % intervals"
+        blocks.append(Table("single_changes", caption, found.singles))
+    if len(found.pairs):
+        figure, ax = figures.new_figure(figures_study.interaction_height(found.pairs))
+        figures_study.interaction_map(found.pairs, ax)
+        blocks.append(Picture("interactions", "Interactions among the screened knobs", figure))
+        caption = "Interactions: latency with both values over what the two alone give; all intervals together at 95 %"
+        blocks.append(Table("interactions", caption, found.pairs))
+    if len(found.knobs):
+        blocks.append(Table("importance", "Importance of every knob by every method", found.knobs))
+    return blocks
+
+
+def _accuracy(facts: StudyFacts) -> list[Block]:
+    table = accuracy_table(facts.rows, facts.losses)
+    if not table["speedup"].notna().any():
+        return []
+    figure, ax = figures.new_figure()
+    figures_study.accuracy_latency(table, ax)
+    caption = "Loss over its tolerance against speed-up; what lies above the dashed line is refused"
+    return [Picture("accuracy", caption, figure)]
+
+
+def _drift(facts: StudyFacts) -> list[Block]:
+    try:
+        table = drift_table(facts.rows)
+    except ValueError as error:
+        return [Text(str(error))]
+    figure, ax = figures.new_figure()
+    figures.drift(table, ax)
+    return [Picture("drift", "The reference through the whole run, and what pairing made of every value", figure)]
+
+
+def _cost(facts: StudyFacts) -> list[Block]:
+    blocks: list[Block] = []
+    table = cost_table(facts.rows)
+    if len(table) and float(table["seconds"].sum()) > 0:
+        figure, ax = figures.new_figure(figures_study.cost_height(table))
+        figures_study.cost(table, ax)
+        blocks.append(Picture("cost", "Where the time went, by outcome and phase; without the reference", figure))
+        blocks.append(Table("cost", "The same in seconds", table))
+    lanes = timeline_table(facts.rows)
+    if len(lanes):
+        figure, ax = figures.new_figure(figures_study.timeline_height(lanes))
+        figures_study.timeline(lanes, ax)
+        caption = (
+            "What ran when. Records hold ends and lengths of phases, so phases are drawn without a gap up to the end "
+            "of their trial; rows say what ran at the same time, not which worker it was"
+        )
+        blocks.append(Picture("timeline", caption, figure))
+    return blocks or [Text("No costs are recorded.")]
+
+
+def _settings(settings: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The settings that say what the results hold for, one leaf a row; knobs and digests of long lists by length."""
+    shown = (
+        "environment",
+        "protocol",
+        "tolerance",
+        "golden",
+        "workload",
+        "database",
+        "limits",
+        "options",
+        "fingerprint",
+    )
+    rows: list[tuple[str, str]] = []
+    for section in shown:
+        value = settings.get(section)
+        if isinstance(value, Mapping):
+            rows += [(f"{section}: {key}", _leaf(v)) for key, v in value.items() if v not in (None, {}, [])]
+        elif value is not None:
+            rows.append((section, _leaf(value)))
+    return rows
+
+
+def _leaf(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    if len(text) > 400:
+        size = f"{len(value)} entries" if isinstance(value, (Mapping, list)) else f"{len(text)} characters"
+        return f"{text[:300]} ... ({size})"
+    return text
+
+
+# -- words -------------------------------------------------------------------------------------------
+def _interval(found: Mapping[str, Any]) -> str:
+    high = "inf" if found["high"] is None else f"{found['high']:.3f}"
+    builds = f"{found['n']} build{'' if found['n'] == 1 else 's'}"
+    return f"{found['estimate']:.3f}x [{found['low']:.3f}, {high}] ({100 * found['level']:g} %, {builds})"
+
+
+def _loss(accuracy: Mapping[str, Any], metric: str) -> str:
+    loss = accuracy["loss"]
+    shown = loss if isinstance(loss, str) else f"{loss:.3g}"
+    return f"{metric} loss {shown} of {accuracy['tolerance']:g} allowed (output {accuracy['output']!r})"
+
+
+def _none(value: float | None) -> float:
+    return np.inf if value is None else float(value)

@@ -1,0 +1,86 @@
+"""`gpt-search report`: a study or an experiment as a page, or as Markdown and CSV."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gpt_search.cli.common import OneOf, json_option, print_json
+from gpt_search.cli.summary import summary_json
+from gpt_search.cli.tune import storage_option
+from gpt_search.domain.errors import InputError
+
+if TYPE_CHECKING:
+    from gpt_search.analysis.report import Document
+
+_FORMS = ("html", "markdown")
+
+
+@click.command()
+@click.argument("source", metavar="STUDY|DIR")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    required=True,
+    metavar="FILE.html|FOLDER",
+    help="The page, or the folder of the Markdown form.",
+)
+@click.option("--as", "form", type=OneOf(_FORMS), help="html or markdown.  [default: html for .html, else markdown]")
+@storage_option
+@json_option
+def report(source: str, out: Path, form: str | None, storage: str, as_json: bool) -> None:
+    """Write STUDY, or the experiment in the folder DIR, as one HTML page.
+
+    The page is one file: figures are inside, nothing is loaded, tables can be sorted. The other form is a folder
+    with report.md, a CSV file for each table and an SVG file for each figure.
+    """
+    suffix = out.suffix.lower()
+    if form is None:
+        if suffix not in ("", ".html", ".htm") and not out.is_dir():
+            raise InputError(f"--out {str(out)!r} ends in {out.suffix!r}; give FILE.html, or a folder for Markdown")
+        form = "html" if suffix in (".html", ".htm") and not out.is_dir() else "markdown"
+    if form == "html" and out.is_dir():
+        raise InputError(f"--out {str(out)!r} is a folder; give FILE.html, or --as markdown")
+    if form == "markdown" and out.exists() and not out.is_dir():
+        raise InputError(f"--out {str(out)!r} is a file; the Markdown form needs a folder")
+    document = _document(source, storage)
+    from gpt_search.analysis.report import to_folder, to_html
+
+    if form == "markdown":
+        written = to_folder(document, out)
+    else:
+        page = to_html(document)
+        try:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            out.write_text(page, encoding="utf-8")
+        except OSError as error:
+            raise InputError(f"--out {str(out)!r} cannot be written: {error.strerror or error}") from None
+        written = [out]
+    if as_json:
+        print_json({"report": source, "form": form, "files": [str(path) for path in written]})
+    else:
+        more = f" ({len(written)} files)" if form == "markdown" else ""
+        click.echo(f"wrote {out}{more}")
+
+
+def _document(source: str, storage: str) -> Document:
+    folder = Path(source)
+    if folder.is_dir():
+        if not (folder / "experiment.json").is_file():
+            raise InputError(
+                f"{source} is a folder without experiment.json; gpt-search compare FILE --out DIR makes one"
+            )
+        from gpt_search.analysis.report_experiment import experiment_report
+        from gpt_search.analysis.results import load_results
+
+        return experiment_report(load_results(folder))
+    from gpt_search.analysis.report_study import StudyFacts, study_report
+    from gpt_search.run.show import study_data
+
+    data = study_data(source, storage)
+    rows = [(row.trial, row.evaluation, row.clock_s) for row in data.rows]
+    return study_report(
+        StudyFacts(summary_json(data.summary), data.settings, rows, data.history, data.changes, data.losses)
+    )

@@ -1,0 +1,188 @@
+"""`report` and `importance`: of a study, of an experiment, and what is refused."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from gpt_search.analysis.cells import Cell, cell_to_json
+from gpt_search.backends.synthetic import synthetic_workload
+from gpt_search.cli.main import cli
+from gpt_search.store.experiment import FORMAT
+
+SPEC = {"family": "sparse", "seed": 1, "knobs": 6, "noise": 0.01}
+NAME = "<script>x</script>"
+
+
+@pytest.fixture(scope="module")
+def storage(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("reports")
+    model = synthetic_workload(folder, SPEC).model
+    backend = "synthetic:" + json.dumps({**SPEC, "simulate_clock": True, "gentle": True})
+    command = ["tune", str(model), "--backend", backend, "--strategy", "random", "--trials", "45", "--metric", "lInf"]
+    command += ["--tolerance", "0.01", "--storage", str(folder / "s.journal"), "--study", NAME, "--no-confirm"]
+    done = CliRunner().invoke(cli, command)
+    assert done.exit_code == 0, done.output
+    return str(folder / "s.journal")
+
+
+def run(*args: object) -> str:
+    done = CliRunner().invoke(cli, [str(a) for a in args])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def experiment(folder: Path, tasks: int = 2, name: str = "exp") -> Path:
+    """The folder of an experiment as `compare` leaves it: three strategies, three seeds."""
+    (folder / "cells").mkdir(parents=True)
+    strategies = ["random", "<b>tpe</b>", "fast"]
+    budgets = [2, 5, 10]
+    about = {
+        "format": FORMAT,
+        "digest": "d" * 64,
+        "name": name,
+        "axis": "builds",
+        "gpt_search": "0",
+        "statistics": {"control": "random", "alpha": 0.05, "family": "budget"},
+        "tested": budgets,
+        "strategies": strategies,
+        "tasks": [f"task-{t}" for t in range(tasks)],
+        "facts": {"seeds": [0, 1, 2]},
+    }
+    (folder / "experiment.json").write_text(json.dumps(about))
+    rng = np.random.default_rng(0)
+    for t in range(tasks):
+        for k, strategy in enumerate(strategies):
+            for seed in range(3):
+                n = 11
+                truth = np.r_[0.0, -np.sort(rng.uniform(0, 0.02 * (k + 1), n - 1))]
+                rows = np.arange(n)
+                cell = Cell(
+                    task=f"task-{t}",
+                    strategy=strategy,
+                    seed=seed,
+                    trial=rows,
+                    builds=rows,
+                    seconds=rows * 2.0,
+                    outcome=np.zeros(n),
+                    until=np.full(n, 3),
+                    value=np.exp(truth),
+                    truth=truth,
+                    route=rows,
+                    recommended=rows,
+                    facts={
+                        "best": -0.07,
+                        "best_known": True,
+                        "floor": 0.001,
+                        "reference_ms": 1.0,
+                        "n_routes": 64,
+                        "builds_behind": None,
+                        "checkpoints": {"builds": budgets},
+                        "label": "planted",
+                    },
+                )
+                (folder / "cells" / f"{t}-{k}-{seed}.json").write_text(json.dumps(cell_to_json(cell)))
+    return folder
+
+
+def test_a_study_becomes_one_page_with_everything(storage: str, tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+    assert run("report", NAME, "--storage", storage, "--out", out) == f"wrote {out}\n"
+    page = out.read_text()
+    titles = re.findall(r"<h2>(.*?)</h2>", page)
+    assert titles == [
+        *("Result", "What was tuned", "Search", "Knob importance", "Accuracy against latency"),
+        *("Drift of the machine", "Cost", "Trials", "Environment and settings"),
+    ]
+    assert NAME not in page and "&lt;script&gt;x&lt;/script&gt;" in page
+    figures = set(re.findall(r'<figure id="figure-(\w+)"', page))
+    assert figures >= {"best", "importance_sparse", "interactions", "accuracy", "drift", "cost", "timeline"}
+    assert page.count("<svg") == len(figures)
+    assert "Not confirmed" in page and "synthetic" in page
+    again = tmp_path / "again.html"
+    run("report", NAME, "--storage", storage, "--out", again)
+    assert again.read_text() == page
+
+
+def test_a_study_becomes_markdown_and_csv(storage: str, tmp_path: Path) -> None:
+    out = tmp_path / "folder"
+    found = json.loads(run("report", NAME, "--storage", storage, "--out", out, "--json"))
+    assert found["form"] == "markdown" and {Path(p).suffix for p in found["files"]} == {".md", ".csv", ".svg"}
+    text = (out / "report.md").read_text()
+    for name in re.findall(r"\]\((\S+?)\)", text):
+        assert (out / name).is_file(), name
+    rows = list(csv.DictReader((out / "trials.csv").open()))
+    assert len(rows) == 46 and rows[0]["outcome"] == "OK" and float(rows[0]["speedup"]) == 1.0
+
+
+@pytest.mark.parametrize("tasks", [2, 13])
+def test_an_experiment_becomes_a_page(tasks: int, tmp_path: Path) -> None:
+    folder = experiment(tmp_path / "exp", tasks, "e<xp")
+    out = tmp_path / "page.html"
+    run("report", folder, "--out", out)
+    page = out.read_text()
+    assert "Experiment e&lt;xp" in page and "<b>" not in page
+    titles = re.findall(r"<h2>(.*?)</h2>", page)
+    assert titles == [
+        "What the tests say",
+        "Experiment",
+        "At 10 builds",
+        "Anytime curves",
+        "Targets",
+        "Ranks",
+        "Tables",
+    ]
+    figures = re.findall(r'<figure id="figure-(\w+)"', page)
+    # From 13 tasks on one figure a family; from 10 on ranks are tested.
+    assert sum(f.startswith("anytime") for f in figures) == (2 if tasks == 2 else 1)
+    assert ("critical_difference" in figures) == (tasks == 13)
+    assert {"ecdf", "ranks"} <= set(figures)
+    assert 'id="table-running_time"' in page and 'id="table-comparisons"' in page
+
+
+def test_an_unfinished_experiment_says_so(tmp_path: Path) -> None:
+    folder = experiment(tmp_path / "exp")
+    next((folder / "cells").iterdir()).unlink()
+    run("report", folder, "--out", tmp_path / "folder")
+    assert "1 cells are not finished" in (tmp_path / "folder" / "report.md").read_text()
+
+
+def test_importance_as_text_json_and_csv(storage: str) -> None:
+    text = run("importance", NAME, "--storage", storage, "--method", "sparse", "--method", "mdi")
+    assert "distinct feasible routes" in text and "random forest" in text
+    found = json.loads(run("importance", NAME, "--storage", storage, "--method", "single", "--json"))
+    assert found["adaptive"] is False and found["warning"] is None
+    assert {"knobs", "effects", "pairs", "stability", "singles"} <= set(found)
+    rows = list(csv.DictReader(io.StringIO(run("importance", NAME, "--storage", storage, "--method", "mdi", "--csv"))))
+    assert rows and sum(float(r["importance"]) for r in rows) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["report", "s", "--out", "x.pdf"], "ends in '.pdf'"),
+        (["report", "s", "--out", "x", "--as", "word"], "not one of html, markdown"),
+        (["report", ".", "--out", "x.html"], "without experiment.json"),
+        (["report", "nobody", "--out", "x.html"], "no study 'nobody'"),
+        (["report", NAME, "--out", "/proc/no/x.html"], "cannot be written"),
+        (["report", NAME, "--out", "/proc/no/x"], "cannot be written"),
+        (["importance", NAME, "--method", "fanov"], "did you mean 'fanova'"),
+        (["importance", NAME, "--csv", "--json"], "one of them"),
+        (["importance", NAME, "--resamples", "-1"], "too small"),
+    ],
+)
+def test_what_is_refused(
+    args: list[str], message: str, storage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(cli, [*args, "--storage", storage])
+    assert done.exit_code == 2, done.output
+    assert message in done.output and "Traceback" not in done.output
+    assert not list(tmp_path.iterdir())
