@@ -15,7 +15,7 @@ from gpt_search.backends.registry import native_engine
 from gpt_search.domain.errors import InputError, did_you_mean
 from gpt_search.domain.route import Route
 from gpt_search.execution.engines import ship_engine
-from gpt_search.run.export_cache import export_cache, torch_tensorrt_setting, trtexec_command
+from gpt_search.run.export_cache import export_cache, left_out, torch_tensorrt_setting, trtexec_command
 from gpt_search.run.minimise import shipped_minimisation
 from gpt_search.run.setup import Prepared
 from gpt_search.run.ship import DEFAULT_PROCESSES, Confirmed, Step, ship_build
@@ -117,7 +117,7 @@ def applied(study: str, storage: str, form: str) -> tuple[str, int, str]:
             )
         trial, route, note = _winner(store)
         text = trtexec_command if form == "trtexec" else torch_tensorrt_setting
-        return text(store, Route.parse(route)), trial, note
+        return text(store, Route.parse(route)), trial, note + left_out(store)
 
 
 def _check_form(form: str) -> None:

@@ -13,6 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
+from gpt_search.backends.tensorrt_build import span_of
 from gpt_search.domain.errors import InputError
 from gpt_search.domain.evaluation import Evaluation
 from gpt_search.domain.expression import parse_expression
@@ -20,9 +21,11 @@ from gpt_search.domain.knob import Knob, KnobDatabase
 from gpt_search.domain.outcome import Outcome
 from gpt_search.domain.route import Route
 from gpt_search.domain.space import Codes, SearchSpace
+from gpt_search.domain.workload import Workload
 from gpt_search.search.discovery import load_strategy
 from gpt_search.store.study import Row, StudyStore
 from gpt_search.store.tuning_cache import CacheRow, write_tuning_cache
+from gpt_search.workloads.inspect import inspect_model
 
 _SEARCHES = ("fast", "full", "mixed")
 
@@ -54,13 +57,35 @@ def export_cache(store: StudyStore, out: Path, continuable: bool = False) -> tup
 
 
 def trtexec_command(store: StudyStore, route: Route) -> str:
-    """The trtexec command that builds and times the route."""
-    model, shapes = _model(store), store.settings["workload"].get("shapes") or {}
-    words = ["trtexec", f"--onnx={model}"]
-    if shapes:
-        given = ",".join(f"{n}:{'x'.join(map(str, s))}" for n, s in shapes.items())
-        words.append(f"--optShapes={given}")
+    """The trtexec command that builds and times the route, for the shapes and shape points of the study."""
+    words = ["trtexec", f"--onnx={_model(store)}"]
+    spans = {name: span_of(name, workload) for workload in [_workload(store)] for name in _open_inputs(workload)}
+    if spans:
+        parts = ("min", "opt", "max") if any(s.min != s.max for s in spans.values()) else ("opt",)
+        for part in parts:
+            given = ",".join(f"{n}:{'x'.join(map(str, getattr(s, part)))}" for n, s in spans.items())
+            words.append(f"--{part}Shapes={given}")
     return shlex.join([*words, f"--setBuildRoute={_changes(store, route)}"])
+
+
+def _workload(store: StudyStore) -> Workload:
+    return Workload.from_json({"shapes": {}, "external": (), "name": ""} | store.settings["workload"])
+
+
+def _open_inputs(workload: Workload) -> list[str]:
+    """Inputs whose shape the model leaves open: trtexec refuses shapes of a model that has none. All without a file."""
+    if not workload.model.is_file():
+        return list(workload.shapes)
+    _, inputs = inspect_model(workload.model, workload.shapes)
+    return [i.name for i in inputs if not all(isinstance(n, int) for n in i.symbolic)]
+
+
+def left_out(store: StudyStore) -> str:
+    """The study's build options, which no applying command has; empty without any."""
+    names = [n for n in store.settings.get("options") or {} if not n.startswith("timing_cache")]
+    if not names:
+        return ""
+    return f"; the study's options are not in it, give them there too: {', '.join(names)}"
 
 
 def torch_tensorrt_setting(store: StudyStore, route: Route) -> str:

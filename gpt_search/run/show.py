@@ -20,6 +20,7 @@ from gpt_search.run.noise import FACT, noise_between_builds, rebuilt_reference, 
 from gpt_search.run.result import Nominee, StudySummary, timing_json, worst_of
 from gpt_search.search.discovery import load_strategy
 from gpt_search.search.strategy import Strategy, pooled, recommend, recommended_rows
+from gpt_search.store.settings import StudySettings
 from gpt_search.store.study import Restored, Row, StudyStore
 
 DEFAULT_TOP = 3
@@ -121,7 +122,7 @@ def summarise(store: StudyStore, strategy: Strategy | None = None, top: int = DE
         end=store.attr("end") if not restored.adopted else None,
         golden_kind=settings["golden"]["kind"],
         metric=tolerances.metric,
-        timing=timing_json(Protocol.from_json(settings["protocol"])),
+        timing=timing_json(_protocol(settings)),
         confirmations=tuple(store.confirmations()),
         noise=store.attr(FACT),
         minimisations=tuple(store.minimisations()),
@@ -129,6 +130,11 @@ def summarise(store: StudyStore, strategy: Strategy | None = None, top: int = DE
         noted=sum(bool(row.evaluation.notes) for row in restored.rows),
         notes=note_counts(row.evaluation.notes for row in restored.rows),
     )
+
+
+def _protocol(settings: StudySettings) -> Protocol:
+    """A tuning cache, which a study may be imported from, has one mean a route and no protocol."""
+    return Protocol.for_timing("mean") if settings.get("imported") else Protocol.from_json(settings["protocol"])
 
 
 def engine_counts(store: StudyStore, restored: Restored) -> EngineCounts:

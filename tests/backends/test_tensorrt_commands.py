@@ -7,7 +7,10 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -22,8 +25,10 @@ from gpt_search.cli.main import cli
 from gpt_search.domain.errors import InputError
 from gpt_search.domain.knob import KnobDatabase
 from gpt_search.domain.route import Route
+from gpt_search.domain.workload import Point, Workload
 from gpt_search.execution.describe import Description, describe_backend
 from gpt_search.execution.launcher import Worker, WorkerSpec
+from gpt_search.run.export_cache import left_out, trtexec_command
 from gpt_search.run.timing_cache import with_timing_cache
 
 NO_GPU = shutil.which("nvidia-smi") is None
@@ -112,6 +117,32 @@ def test_a_worker_checks_options_and_tells_of_the_build(tmp_path: Path) -> None:
         request = {"slot": "candidate", "route": [], "seed": 0}
         facts = worker.ask("build", request, timeout_s=60, phase="build").fields["facts"]
     assert len(facts["engine_digest"]) == 64 and facts["engine_bytes"] > 4000
+
+
+# -- what applies a route in trtexec -------------------------------------------------------------
+def test_trtexec_is_given_the_shapes_that_the_model_leaves_open_and_no_others(tmp_path: Path) -> None:
+    """It refuses shapes of a model that has none to give."""
+    (tmp_path / "open").mkdir()
+    open_batch = mlp(tmp_path / "open", batch="n")
+    points = tuple(Point(f"p{n}", float(n), {"x": (n, 16)}) for n in (2, 8, 1))
+
+    def command(workload: Workload) -> str:
+        settings = {"workload": workload.to_json(), "database": {"defaults": {"a": "1"}}, "options": {}}
+        store: Any = SimpleNamespace(settings=settings)
+        return trtexec_command(store, Route.parse("-a=2")).replace(str(tmp_path), "")
+
+    assert command(mlp(tmp_path)) == "trtexec --onnx=/mlp.onnx --setBuildRoute=-a=2"
+    assert command(open_batch) == "trtexec --onnx=/open/mlp.onnx --optShapes=x:4x16 --setBuildRoute=-a=2"
+    shapes = "--minShapes=x:1x16 --optShapes=x:8x16 --maxShapes=x:8x16"
+    spanned = command(replace(open_batch, points=points))
+    assert spanned == f"trtexec --onnx=/open/mlp.onnx {shapes} --setBuildRoute=-a=2"
+
+
+def test_options_that_trtexec_is_not_given_are_told() -> None:
+    options = {"tf32": False, "workspace_mib": 64.0, "timing_cache_file": "/c", "timing_cache_digest": "0"}
+    store: Any = SimpleNamespace(settings={"options": options})
+    assert left_out(store) == "; the study's options are not in it, give them there too: tf32, workspace_mib"
+    assert left_out(SimpleNamespace(settings={})) == ""  # type: ignore[arg-type]
 
 
 # -- the frozen cache --------------------------------------------------------------------------
