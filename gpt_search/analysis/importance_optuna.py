@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 METHODS = ("ped-anova", "fanova", "mdi")
-FANOVA_TREES, FANOVA_DEPTH = 16, 8
+FANOVA_TREES, FANOVA_DEPTH = 16, 6
 MDI_TREES = 32
 
 
