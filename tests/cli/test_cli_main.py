@@ -67,7 +67,8 @@ def test_the_help_of_a_command_loads_no_backend_nor_optuna():
 def test_every_command_has_json_and_the_line_of_help_of_the_table(name):
     command = LazyGroup.get_command(cli, click.Context(cli), name)
     assert command is not None and command.name == name
-    assert "--json" in [o for p in command.params for o in p.opts]
+    for one in command.commands.values() if isinstance(command, click.Group) else (command,):
+        assert "--json" in [o for p in one.params for o in p.opts], one.name
 
 
 def test_version():
