@@ -63,12 +63,16 @@ def import_(file: Path, out: Path, reference: str | None, as_json: bool) -> None
 @click.argument("file", type=click.Path(path_type=Path))
 @click.argument("out", type=click.Path(path_type=Path))
 @click.option("--as", "kind", type=OneOf(["t4"]), default="t4", show_default=True, help="Format of the file.")
-def export(file: Path, out: Path, kind: str) -> None:
+@json_option
+def export(file: Path, out: Path, kind: str, as_json: bool) -> None:
     """Write the table FILE as OUT in another tuner's format: T4 results, as Kernel Tuner and BAT read them."""
     from gpt_search.store.t4 import write_t4
     from gpt_search.store.tables import load_table
 
     count = write_t4(load_table(file), out)
+    if as_json:
+        print_json({"path": out, "as": kind, "results": count})
+        return
     click.echo(f"wrote {out}: {count:,} results")
 
 
