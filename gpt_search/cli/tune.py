@@ -24,6 +24,8 @@ from gpt_search.cli.summary import command_for, confirmation_json, latest_confir
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gpt_search.store.study import StudyStore
+
 METRICS = ("l0", "l1", "l2", "lInf", "cos")
 TIMINGS = ("median", "mean", "p90", "p99", "throughput")
 REFERENCES = ("onnxruntime-fp32", "files", "default-engine")
@@ -221,11 +223,15 @@ def tune(
         protocol=Protocol.for_timing(timing, streams or 1, host_copies),
     )
     live = LiveProgress(config.budget)
-    with stoppable(live):
-        for text in gpu_notes(backend):
+
+    def started(store: StudyStore) -> None:
+        live.started(store)
+        for text in gpu_notes(backend):  # only now is it known that the backend can be used at all
             live.note(text)
+
+    with stoppable(live):
         live.preparing("the knobs, the model, its golden data")
-        summary = run(config, live.progress, live.started, live.note)
+        summary = run(config, live.progress, started, live.note)
         if confirm and latest_confirmation(summary) is None:
             # A confirmation is stored whole or not at all: after Ctrl-C it is made again.
             live.continue_command = command_for("confirm", summary.study, storage)

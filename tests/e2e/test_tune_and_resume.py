@@ -89,7 +89,7 @@ def test_show_is_text_that_fits_and_ends_with_what_to_do(folder, first):
     lines = show(folder=folder).splitlines()
     assert max(map(len, lines)) <= 80
     labels = [line[:11].strip() for line in lines if line[:11].strip()]
-    assert labels[:7] == ["study", "model", "space", "trials", "reference", "noise", "best"]
+    assert labels[:8] == ["study", "model", "space", "trials", "engines", "reference", "noise", "best"]
     best = found["nominees"][0]
     if best["speedup"] > 1:
         assert labels[7:] == ["route", "next"]
