@@ -92,11 +92,11 @@ def test_show_is_text_that_fits_and_ends_with_what_to_do(folder, first):
     assert labels[:8] == ["study", "model", "space", "trials", "engines", "reference", "noise", "best"]
     best = found["nominees"][0]
     if best["speedup"] > 1:
-        assert labels[7:] == ["route", "next"]
+        assert labels[8:] == ["route", "next"]
         command = shlex.split(" ".join(lines).partition("next ")[2].replace("\\", ""))
         assert command == ["gpt-search", "confirm", STUDY, "--storage", "./gpt_search.journal"]
     else:
-        assert labels[7:] == [] and lines[-1] == "best       the default: no route was timed faster"
+        assert labels[8:] == [] and lines[-1] == "best       the default: no route was timed faster"
 
 
 def test_only_the_first_nominees_are_shown_when_asked(folder, first):
