@@ -75,16 +75,17 @@ def write_new_file(path: Path, data: bytes) -> None:
     """Writes a file that must not exist, whole or not at all. Raises StorageError."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with partial.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.link(partial, path)  # unlike a rename it never replaces what is there
-        sync_directory(path.parent)
+        try:
+            with partial.open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.link(partial, path)  # unlike a rename it never replaces what is there
+            sync_directory(path.parent)
+        finally:
+            partial.unlink(missing_ok=True)  # fails where the folder is none, or became read-only
     except OSError as error:
         raise StorageError(f"cannot write {path}: {reason(error)}") from None
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def torn_tail(fd: int) -> int:

@@ -117,8 +117,7 @@ def locate(storage: str | Path) -> Location:
     if scheme == "journal":
         if not rest:
             raise InputError(f"--storage {text!r} names no file; it takes {_ALLOWED}")
-        path = Path(rest).expanduser()
-        return Location(rest, None, path, path.with_suffix(".records"))
+        return Location(rest, None, *_files(_expanded(rest)))
     return _locate_url(text, scheme)
 
 
@@ -149,8 +148,22 @@ def _locate_url(text: str, scheme: str) -> Location:
         )
     if url.database.startswith("file:"):
         raise InputError(f"--storage {text!r}: SQLite's file: form is not supported; use sqlite:///PATH")
-    path = Path(url.database)
-    return Location(shown, text, path, path.with_suffix(".records"))
+    return Location(shown, text, *_files(Path(url.database)))
+
+
+def _expanded(text: str) -> Path:
+    """A path with its `~` replaced. Raises InputError for the home of a user that there is not."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        raise InputError(f"--storage {text!r}: there is no home folder {text.partition('/')[0]!r}") from None
+
+
+def _files(path: Path) -> tuple[Path, Path]:
+    """The file of a database, and the folder of its records. Raises InputError for `.`, `..` and `/`."""
+    if path.name in ("", ".."):
+        raise InputError(f"{path} is a folder; --storage takes {_ALLOWED}")
+    return path, path.with_suffix(".records")
 
 
 def _masked(text: str) -> str:

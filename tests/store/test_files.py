@@ -117,3 +117,5 @@ def test_a_new_file_is_whole_or_not_there(tmp_path: Path) -> None:
     with pytest.raises(files.StorageError, match="File exists"):
         files.write_new_file(path, b"y")
     assert path.read_bytes() == b"x" * 100 and list(tmp_path.iterdir()) == [path]
+    with pytest.raises(files.StorageError, match=r"cannot write .*: Not a directory"):
+        files.write_new_file(path / "below a file", b"y")

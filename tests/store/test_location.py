@@ -100,6 +100,17 @@ def test_folders_and_missing_places(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("storage", [".", "..", "/", "journal://.", "journal://a/..", "sqlite:///.", "sqlite:////"])
+def test_what_can_only_be_a_folder(storage: str) -> None:
+    with pytest.raises(InputError, match=r"is a folder; --storage takes|--storage .* lives in memory only"):
+        locate(storage)
+
+
+def test_the_home_of_nobody() -> None:
+    with pytest.raises(InputError, match="--storage '~no-such-user/x': there is no home folder '~no-such-user'"):
+        locate("~no-such-user/x")
+
+
 def test_an_unreadable_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "x.journal"
     path.write_text("")
