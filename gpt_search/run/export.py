@@ -76,9 +76,7 @@ def export(
         raise InputError(f"--as {form} is printed, not written: leave OUT away")
     if processes < 2:
         raise InputError(f"--processes {processes}: the file's own interval needs 2 or more")
-    for path in (out, sidecar(out)) if form == "engine" else (out,):
-        if path.exists():
-            raise InputError(f"{path} exists already; choose another name, or remove it")
+    _check_free(out, form)
     with StudyStore.read(storage, study) as store:
         if form == "trtexec-cache":
             size, note = export_cache(store, out, continuable)
@@ -118,6 +116,17 @@ def applied(study: str, storage: str, form: str) -> tuple[str, int, str]:
         trial, route, note = _winner(store)
         text = trtexec_command if form == "trtexec" else torch_tensorrt_setting
         return text(store, Route.parse(route)), trial, note + left_out(store)
+
+
+def _check_free(out: Path, form: str) -> None:
+    """Before anything is built. Raises InputError where `out` cannot become a new file."""
+    if out.is_dir():
+        raise InputError(f"{out} is a folder; give the name of the file to write")
+    for path in (out, sidecar(out)) if form == "engine" else (out,):
+        if path.exists():
+            raise InputError(f"{path} exists already; choose another name, or remove it")
+    if not out.parent.is_dir():
+        raise InputError(f"cannot write {out}: there is no folder {out.parent}")
 
 
 def _check_form(form: str) -> None:

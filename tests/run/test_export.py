@@ -252,9 +252,12 @@ def test_what_exists_is_not_overwritten(form: str, study: tuple[TuneConfig, Stud
     with pytest.raises(InputError, match=f"{out} exists already; choose another name, or remove it"):
         export(NAME, settings.storage, form, out)
     assert out.read_text() == "mine"
-    with pytest.raises(InputError, match=r"cannot write .*: No such file or directory"):
-        # An unconfirmed study has no engine to write.
-        export(NAME, settings.storage, "route" if form == "engine" else form, tmp_path / "no such folder" / "out")
+    for folder in (tmp_path / "no such folder", out):  # `out` is a file
+        with pytest.raises(InputError, match=f"cannot write {folder / 'x'}: there is no folder {folder}"):
+            export(NAME, settings.storage, form, folder / "x")
+    for folder in (tmp_path, Path(), Path("/")):
+        with pytest.raises(InputError, match="is a folder; give the name of the file to write"):
+            export(NAME, settings.storage, form, folder)
     (tmp_path / "new.json").write_text("mine")
     with pytest.raises(InputError, match=r"new\.json exists already"):
         export(NAME, settings.storage, "engine", tmp_path / "new")
