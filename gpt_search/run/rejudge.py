@@ -5,7 +5,7 @@ from them. What the records do not hold is said to be unknown, and what would ha
 
 - a route that missed the old tolerance and meets the new one was never timed;
 - a route whose timing was stopped early, because it was clearly worse than one that the new
-  tolerance refuses, is not clearly worse than what is left;
+  tolerance refuses (or only by the old statistic), is not clearly worse than what is left;
 - a route with too few samples for the new statistic (`rejudge_timing`);
 - a route whose losses were never recorded cannot be judged.
 
@@ -41,7 +41,7 @@ class Missing(enum.Enum):
     """What the records do not hold of a route."""
 
     TIMING = "it missed the old tolerance, so it was never timed"
-    ROUNDS = "its timing was stopped early for a route that the new tolerance refuses"
+    ROUNDS = "its timing was stopped early, and as judged now it is not clearly slower"
     LOSSES = "its losses were not recorded"
     SAMPLES = "its samples are too few for the new statistic"
 
@@ -119,12 +119,14 @@ def rejudge(
             raise InputError(f"study {study!r} has no timed reference yet; continue it with `{source.resume_command}`")
         old = Tolerances.from_json(source.settings["tolerance"])
         refuse_imported(source.settings, study)
-        same = not tolerances and metric in (None, old.metric) and timing is not None
+        same = not tolerances and metric in (None, old.metric)
         new = old if same else _tolerances(tolerances, metric or old.metric, restored)
         before_timing = Protocol.from_json(source.settings["protocol"])
         protocol = retimed_protocol(before_timing, timing or before_timing.timing)
         if new == old and protocol == before_timing:
-            raise InputError(f"study {study!r} is judged by exactly these tolerances already; give others")
+            raise InputError(
+                f"study {study!r} is judged by exactly this already; give another --tolerance, --metric or --timing"
+            )
         weights = Workload.from_json(source.settings["workload"]).weights
         rows, missing = _judged(restored, new, protocol, weights, retime=protocol != before_timing)
         settings = source.settings.with_section("tolerance", new.to_json())

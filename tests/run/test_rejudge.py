@@ -241,8 +241,10 @@ def test_a_stopped_one_is_gone_on_with(study: str, nothing_is_built: None, monke
 
 
 def test_what_cannot_be_rejudged(study: str, tmp_path: Path, nothing_is_built: None) -> None:
-    with pytest.raises(InputError, match="is judged by exactly these tolerances already"):
-        rejudge(NAME, study, ["0.01"])
+    # What is not given stays the study's own, and never becomes the default of `tune`.
+    for given in ({"tolerances": ["0.01"]}, {}, {"metric": "lInf"}, {"timing": "median"}):
+        with pytest.raises(InputError, match="is judged by exactly this already; give another --tolerance, --metric"):
+            rejudge(NAME, study, **given)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="not even the reference route meets the tolerance"):
         rejudge(NAME, study, ["1e-12"])
     with pytest.raises(InputError, match=r"the model has no output 'z'"):
