@@ -281,7 +281,10 @@ class SyntheticBackend:
             ) from None
         if spec != self.landscape.spec():
             mine = json.dumps(self.landscape.spec())
-            raise InputError(f"{workload.model} holds another landscape than the backend's {mine}: {json.dumps(spec)}")
+            raise InputError(
+                f"{workload.model} holds another landscape than the backend's {mine}; "
+                f"give --backend 'synthetic:{json.dumps(spec)}'"
+            )
 
 
 def _names(given: object, allowed: Sequence[str]) -> tuple[str, ...]:

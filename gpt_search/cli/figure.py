@@ -110,9 +110,10 @@ def draw(name: str, study: str, storage: str, out: Path) -> None:
     written.
     """
     if name not in FIGURES:
-        raise InputError(f"no figure {name!r}{did_you_mean(name, FIGURES)}; there are: {', '.join(FIGURES)}")
+        raise InputError(f"no figure {name!r}{did_you_mean(name, FIGURES)} (there are {', '.join(FIGURES)})")
     if out.suffix.lower() not in SUFFIXES:
-        raise InputError(f"--out {str(out)!r} ends in {out.suffix or 'nothing'!r}; a figure is {', '.join(SUFFIXES)}")
+        got = f"ends in {out.suffix!r}" if out.suffix else "has no ending"
+        raise InputError(f"--out {str(out)!r} {got}; a figure's file ends in one of {', '.join(SUFFIXES)}")
     from gpt_search.run.show import study_data
 
     figure = FIGURES[name](study_data(study, storage))

@@ -165,7 +165,7 @@ def test_the_workload_must_hold_the_same_landscape(tmp_path, workload):
     pairs = made().own_workload(workload.model)[1](3)
     assert len(pairs) == 3
     other = synthetic_workload(tmp_path / "other", SPEC | {"seed": 4})
-    with pytest.raises(InputError, match="another landscape"):
+    with pytest.raises(InputError, match=r"another landscape than .*; give --backend 'synthetic:\{"):
         made().build(other, SPACE.reference, BuildOptions())
     other.model.write_text("{")
     with pytest.raises(InputError, match="not a synthetic workload"):
