@@ -119,11 +119,7 @@ def _usage(error: click.UsageError) -> str:
 
 
 def _stopped(stop: Stopped, as_json: bool) -> int:
-    if as_json:
-        import json
-
-        click.echo(json.dumps({"error": "interrupted", "continue": stop.command}, ensure_ascii=False))
-    else:
+    if not as_json or not _written({"error": "interrupted", "continue": stop.command}):
         click.echo("stopped; nothing that was finished is lost. Continue with:", err=True)
         click.echo(f"  {stop.command}", err=True)
     return stop.code
@@ -158,13 +154,26 @@ def _traceback_if_wanted() -> None:
 
 
 def _report(message: str, as_json: bool, code: int) -> int:
-    if as_json:
-        import json
-
-        click.echo(json.dumps({"error": message}, ensure_ascii=False))
-    else:
+    if as_json and _written({"error": message}):
+        return code
+    with contextlib.suppress(OSError):  # with nowhere left to say it, the exit code still does
         click.echo(f"error: {message}", err=True)
     return code
+
+
+def _written(data: dict[str, str]) -> bool:
+    """Writes JSON to standard output. False where that takes no more (a full disk): it is given up then."""
+    import json
+
+    try:
+        click.echo(json.dumps(data, ensure_ascii=False))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError:
+        _forget_output()
+        return False
+    return True
 
 
 def _forget_output() -> None:

@@ -1,6 +1,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
@@ -146,6 +147,21 @@ def test_exit_codes_and_messages(error, code, message):
     as_json = CliRunner().invoke(failing(error), ["fails", "--json"])
     assert as_json.exit_code == code
     assert json.loads(as_json.stdout)["error"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that takes nothing")
+@pytest.mark.parametrize("args", [["knobs", "--json"], ["knobs"], ["knobs", "nope", "--json"]])
+def test_a_full_disk_behind_the_output_is_one_line(args: list[str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", "from gpt_search.cli.main import main; main()", *args],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1 and done.stderr.startswith("error: "), done.stderr
 
 
 @pytest.mark.parametrize("code", [0, 3, 130])
