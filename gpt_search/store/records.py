@@ -46,6 +46,14 @@ def safe_name(study: str) -> str:
     return name
 
 
+def check_new_name(study: str) -> None:
+    """Raises InputError for the name of a new study that no command line could name, or no line could show."""
+    if study.startswith("-"):
+        raise InputError(f"the study name {study!r} starts with '-', as an option does; choose another")
+    if not study.isprintable():
+        raise InputError(f"the study name {study!r} has a line break or a control character in it; choose another")
+
+
 @dataclass(frozen=True)
 class Record:
     """One stored evaluation.

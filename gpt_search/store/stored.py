@@ -21,7 +21,7 @@ from gpt_search.store.database import database_errors, find_study, open_storage,
 from gpt_search.store.engines import EngineFiles
 from gpt_search.store.files import StorageError
 from gpt_search.store.location import Location, locate
-from gpt_search.store.records import Confirmation, Line, Minimisation, RecordFile, read_records
+from gpt_search.store.records import Confirmation, Line, Minimisation, RecordFile, check_new_name, read_records
 from gpt_search.store.settings import StudySettings, differences
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ class StoredStudy:
         """
         location = locate(url)
         path = location.record_file(name)
+        check_new_name(name)
         location.check(must_exist=False)
         with reading(location):
             storage = open_storage(location, writable=True)

@@ -601,7 +601,7 @@ def test_facts_and_confirmations(whole: Path) -> None:
         assert len(store.restore().rows) == 7, "facts are no settings"
 
 
-@pytest.mark.parametrize("name", ["a/b", "a b", "../up", ".", "ünï©ode ✓", "x" * 300, "a%2Fb", "-rf", "q'uote"])
+@pytest.mark.parametrize("name", ["a/b", "a b", "../up", ".", "ünï©ode ✓", "x" * 300, "a%2Fb", "q'uote"])
 def test_any_name(tmp_path: Path, name: str) -> None:
     url = tmp_path / "deep" / "study.journal"
     url.parent.mkdir()
@@ -613,6 +613,15 @@ def test_any_name(tmp_path: Path, name: str) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["deep"]
     assert sorted(p.name for p in url.parent.iterdir()) == ["study.journal", "study.records"]
     assert len(list((url.parent / "study.records").iterdir())) == len({name, "a/b", "a_b"})
+
+
+@pytest.mark.parametrize(
+    ("name", "why"), [("-rf", "starts with '-'"), ("a\nb", "a line break"), ("a\x1b[2J", "control")]
+)
+def test_a_name_that_no_command_could_give_is_refused(tmp_path: Path, name: str, why: str) -> None:
+    with pytest.raises(InputError, match=why):
+        create(tmp_path / "study.journal", name)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_space_with_nothing_to_vary(tmp_path: Path) -> None:
