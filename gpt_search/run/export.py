@@ -16,6 +16,7 @@ from gpt_search.domain.errors import InputError, did_you_mean
 from gpt_search.domain.route import Route
 from gpt_search.execution.engines import ship_engine
 from gpt_search.run.export_cache import export_cache, left_out, torch_tensorrt_setting, trtexec_command
+from gpt_search.run.import_cache import SECTION, refuse_imported
 from gpt_search.run.minimise import shipped_minimisation
 from gpt_search.run.setup import Prepared
 from gpt_search.run.ship import DEFAULT_PROCESSES, Confirmed, Step, ship_build
@@ -135,6 +136,7 @@ def _check_form(form: str) -> None:
 
 
 def _engine(store: StudyStore, out: Path, processes: int, step: Step | None) -> Exported:
+    refuse_imported(store.settings, store.name)
     confirmations = store.confirmations()
     if not confirmations:
         raise InputError(
@@ -212,4 +214,5 @@ def _winner(store: StudyStore) -> tuple[int, str, str]:
     best = nominees[0]
     if best.trial == 0:
         return 0, best.route, "the reference route: no route was timed faster"
-    return best.trial, best.route, "not confirmed: run `gpt-search confirm` first"
+    how = "run `gpt-search confirm` first" if store.settings.get(SECTION) is None else "its study was imported"
+    return best.trial, best.route, f"not confirmed: {how}"

@@ -22,6 +22,7 @@ from typing import Any
 
 from gpt_search.domain.errors import InputError
 from gpt_search.measure.intervals import Verdict
+from gpt_search.run.import_cache import refuse_imported
 from gpt_search.run.kept import Keeper, kept_names
 from gpt_search.run.minimise_plan import Cap as Cap
 from gpt_search.run.minimise_plan import plan_for, stored_spread
@@ -58,9 +59,10 @@ def minimise(
     if rebuilds is not None and rebuilds < 2:
         raise InputError(f"--rebuilds {rebuilds}: a test needs 2 builds or more")
     with StudyStore.open(storage, study) as store:
+        refuse_imported(store.settings, study)
         confirmations = store.confirmations()
         if not confirmations:
-            raise InputError(f"study {study!r} has no confirmed winner yet; run `gpt-search confirm` first")
+            raise InputError(f"study {study!r} has no confirmed winner yet; run `{store.command('confirm')}` first")
         confirmed = confirmations[-1]
         if confirmed["winner"] is None or confirmed["verdict"] != Verdict.FASTER.name:
             reason = f"nothing to minimise: {confirmed['reason']}"

@@ -27,6 +27,7 @@ from gpt_search.run.kept import RULE, nearest_to_median
 from gpt_search.run.rebuild import every_round, log_ratio, rebuild_pair
 from gpt_search.run.result import accuracy_json
 from gpt_search.run.setup import Prepared
+from gpt_search.store.files import StorageError
 from gpt_search.store.study import StudyStore
 
 DEFAULT_PROCESSES = 5
@@ -71,7 +72,10 @@ def ship_build(
     again = f"run `{store.command('confirm')}` again"
     chosen = _chosen(store, source, again)
     build = source.builds[chosen]
-    data = store.engines.get(build["engine"])
+    try:
+        data = store.engines.get(build["engine"])
+    except StorageError as error:
+        raise StorageError(f"{error}; {again}") from None
     reference_ms = store.restore().rows[0].evaluation.latency_ms
     assert reference_ms is not None
     protocol = every_round(prepared.protocol)

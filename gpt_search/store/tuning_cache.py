@@ -186,8 +186,9 @@ def _cache(path: Path, header: Mapping[str, Any], rows: Sequence[CacheRow], note
     tolerance = parameter.get("epsilon") if isinstance(parameter, Mapping) else None
     if tolerance is not None and not (_is_number(tolerance) and 0 < tolerance < math.inf):
         tolerance = None  # trtexec writes a number that is no limit where none was given
+    default_route = text("default_build_route")
     try:
-        default = Route.parse(text("default_build_route"))
+        default = Route.parse(default_route)
     except InputError as error:
         raise InputError(f"{path}, line 1: default_build_route: {error}") from None
     return TuningCache(

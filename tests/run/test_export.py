@@ -224,7 +224,7 @@ def test_builds_that_are_not_kept_any_more(confirmed: str, tmp_path: Path) -> No
             assert export(NAME, confirmed, "engine", tmp_path / "next").facts["build"] == order[1] + 1
         (store.engines.folder / names[-1]).write_bytes(b"changed")
         store.engines.keep_only([names[-1]])
-        with pytest.raises(InputError, match="was changed since it was stored"):
+        with pytest.raises(InputError, match=r"was changed since it was stored; run `gpt-search confirm .*` again"):
             export(NAME, confirmed, "engine", tmp_path / "changed")
         store.engines.keep_only([])
     with pytest.raises(InputError, match="are not kept any more, so none can be shipped; run `gpt-search confirm"):

@@ -20,8 +20,10 @@ from gpt_search.cli.main import cli
 from gpt_search.domain.budget import Budget
 from gpt_search.domain.route import Route
 from gpt_search.run.confirm import confirm
+from gpt_search.run.export import export
 from gpt_search.run.export_cache import export_cache, torch_tensorrt_setting, trtexec_command
 from gpt_search.run.import_cache import import_cache
+from gpt_search.run.minimise import minimise
 from gpt_search.run.show import show
 from gpt_search.run.tune import resume, tune
 from gpt_search.store.study import StudyStore
@@ -137,9 +139,16 @@ def test_a_pinned_knob_keeps_its_value(tmp_path: Path) -> None:
 def test_an_imported_study_can_be_shown_but_not_continued(tmp_path: Path) -> None:
     import_cache(write(tmp_path / "c.json", header(), *FAST), storage(tmp_path))
     assert show("c", storage(tmp_path)).trials == 3
-    for what in (lambda: resume("c", storage(tmp_path)), lambda: confirm("c", storage(tmp_path))):
+    for what in (
+        lambda: resume("c", storage(tmp_path)),
+        lambda: confirm("c", storage(tmp_path)),
+        lambda: minimise("c", storage(tmp_path)),
+        lambda: export("c", storage(tmp_path), "engine", tmp_path / "engine"),
+    ):
         with pytest.raises(InputError, match="imported from a tuning cache of trtexec"):
             what()
+    # No advice that would be refused when it is followed.
+    assert export("c", storage(tmp_path), "route", tmp_path / "route").note == "not confirmed: its study was imported"
     with pytest.raises(InputError, match="exists already"):
         import_cache(tmp_path / "c.json", storage(tmp_path))
 

@@ -185,7 +185,7 @@ def test_what_cannot_be_minimised(study: str, tmp_path: Path) -> None:
     tune(settings)
     done = CliRunner().invoke(cli, ["minimise", NAME, "--storage", settings.storage], prog_name="gpt-search")
     assert done.exit_code == 2
-    assert "has no confirmed winner yet; run `gpt-search confirm` first" in " ".join(done.stderr.split())
+    assert f"has no confirmed winner yet; run `gpt-search confirm {NAME} --storage " in " ".join(done.stderr.split())
     confirm(NAME, settings.storage)
     done = CliRunner().invoke(cli, ["minimise", NAME, "--storage", settings.storage], prog_name="gpt-search")
     assert done.exit_code == 0
