@@ -41,7 +41,7 @@ def test_a_figure_is_what_its_suffix_says_and_equal_each_time(
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--figure", "drfit", "--out", "x.svg"], "no figure 'drfit'; did you mean 'drift'? (there are drift, best)"),
+        (["--figure", "drfit", "--out", "x.svg"], "no figure 'drfit'; did you mean 'drift'? (there are drift, best, "),
         (["--figure", "drift", "--out", "x.jpg"], "ends in '.jpg'"),
         (["--figure", "drift", "--out", "x"], "--out 'x' has no ending; a figure's file ends in one of .svg"),
         (["--figure", "drift"], "go together"),
