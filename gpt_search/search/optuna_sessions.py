@@ -220,7 +220,7 @@ class Replayed(Session):
 def failure(outcome: int, violation: float) -> float:
     """How badly a route failed, in 0 .. 1: 0 is feasible, 1 no usable engine.
 
-    A missed tolerance is violation / (1 + violation): less than 1, and larger for a larger violation
+    A missed tolerance is 1 - 1 / (1 + violation): at most 1, and larger for a larger violation
     (NaN or infinity count as 1). Everything else, no outputs at all, is 1. outcome: a value of `Outcome`.
     """
     if outcome == Outcome.OK:
@@ -228,4 +228,5 @@ def failure(outcome: int, violation: float) -> float:
     if outcome not in (Outcome.ACCURACY, Outcome.LIMIT) or math.isnan(violation) or violation == math.inf:
         return 1.0
     excess = max(violation, 0.0)
-    return max(excess / (1.0 + excess), sys.float_info.epsilon)  # a loss equal to its tolerance fails as well
+    # Each step rounds without changing the order, which excess / (1 + excess) does not.
+    return max(1.0 - 1.0 / (1.0 + excess), sys.float_info.epsilon)  # a loss equal to its tolerance fails as well

@@ -93,4 +93,5 @@ def test_the_tensorrt_experiment_is_planned_without_tensorrt() -> None:
     assert len(form["cells"]) == len(form["tasks"]) * 25 and all(task["live"] for task in form["tasks"])
     assert all(task["builds"] == 25 * 400 and task["seconds"] > 0 for task in form["tasks"])
     shown = invoke(file, "--dry-run")
-    assert shown.exit_code == 0 and "bert-base-1x128" in shown.output
+    assert shown.exit_code == 0 and "100 cells = 4 tasks x 5 strategies x 5 seeds" in shown.output
+    assert "bert-base-1x128" in {task["task"] for task in form["tasks"]}
