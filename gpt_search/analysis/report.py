@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -240,14 +240,3 @@ def inline_svg(block: Picture) -> Any:
     label = escape(block.caption)
     head += f' role="img" aria-label="{label}" style="max-width:{1.6 * points:.0f}px"'
     return Markup(head + text[head_end:].replace("xlink:href", "href"))
-
-
-def unique_names(documents: Iterable[Document]) -> None:
-    """Raises ValueError where two blocks of a document share a name: files and ids would clash."""
-    for document in documents:
-        seen: set[tuple[type, str]] = set()
-        for block in (b for s in document.sections for b in s.blocks):
-            if isinstance(block, (Table, Picture)):
-                if (type(block), block.name) in seen or not re.fullmatch(r"[a-z][a-z0-9_]*", block.name):
-                    raise ValueError(f"the name {block.name!r} is taken, or is not one word")
-                seen.add((type(block), block.name))

@@ -23,12 +23,6 @@ SLOWDOWNS: Mapping[int, str] = {
     0x40: "thermal limit (hardware)",
     0x80: "power brake",
 }
-OTHER_REASONS: Mapping[int, str] = {
-    0x01: "idle",
-    0x02: "clock setting",
-    0x10: "sync boost",
-    0x100: "display clock setting",
-}
 _CLOCK_SETTING = 0x02
 # Counters of the nanoseconds that a GPU has spent slowed down: exact over a round, where a reading is a moment.
 _VIOLATIONS = {"power": pynvml.NVML_PERF_POLICY_POWER, "thermal": pynvml.NVML_PERF_POLICY_THERMAL}
@@ -65,8 +59,8 @@ class GpuFacts:
     """What is worth knowing about a GPU before it is used; None where it does not say.
 
     processes: (process id, MB or None) of compute processes, as NVML sees them: in a container the ids are
-    those of the host, and may be left out. power_cap_w, power_default_w, power_max_w: the limit in force, the
-    factory's, and the highest that may be set. clock_setting: application or locked clocks are in force
+    those of the host, and may be left out. power_cap_w, power_default_w: the limit in force, and the
+    factory's. clock_setting: application or locked clocks are in force
     now. mig: for a MIG slice its parent's UUID, "on" for a whole GPU in MIG mode, else None.
     """
 
@@ -80,14 +74,12 @@ class GpuFacts:
     mig: str | None = None
     power_cap_w: float | None = None
     power_default_w: float | None = None
-    power_max_w: float | None = None
     clock_setting: bool | None = None
     sm_clock_max_mhz: float | None = None
     temperature_c: float | None = None
     temperature_slowdown_c: float | None = None
     reasons: int | None = None
     persistence: bool | None = None
-    exclusive: bool | None = None
 
 
 def _asked(question: Callable[..., Any], *arguments: Any) -> Any:
@@ -185,9 +177,7 @@ class Gpu:
         memory = _asked(pynvml.nvmlDeviceGetMemoryInfo, own)
         capability = _asked(pynvml.nvmlDeviceGetCudaComputeCapability, whole)
         reasons = _asked(pynvml.nvmlDeviceGetCurrentClocksEventReasons, whole)
-        limits = _asked(pynvml.nvmlDeviceGetPowerManagementLimitConstraints, whole)
         persistence = _asked(pynvml.nvmlDeviceGetPersistenceMode, whole)
-        mode = _asked(pynvml.nvmlDeviceGetComputeMode, whole)
         return GpuFacts(
             self.identity,
             str(_asked(pynvml.nvmlDeviceGetName, own)),
@@ -199,14 +189,12 @@ class Gpu:
             self._mig(),
             _watts(_asked(pynvml.nvmlDeviceGetEnforcedPowerLimit, whole)),
             _watts(_asked(pynvml.nvmlDeviceGetPowerManagementDefaultLimit, whole)),
-            _watts(limits[1] if limits else None),
             None if reasons is None else bool(reasons & _CLOCK_SETTING),
             _asked(pynvml.nvmlDeviceGetMaxClockInfo, whole, pynvml.NVML_CLOCK_SM),
             _asked(pynvml.nvmlDeviceGetTemperature, whole, pynvml.NVML_TEMPERATURE_GPU),
             _asked(pynvml.nvmlDeviceGetTemperatureThreshold, whole, pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN),
             reasons,
             None if persistence is None else bool(persistence),
-            None if mode is None else mode == pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS,
         )
 
     def _processes(self) -> tuple[tuple[int, float | None], ...]:

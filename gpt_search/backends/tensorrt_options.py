@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -345,12 +345,6 @@ class TensorRTOptions:
     def to_json(self) -> dict[str, Any]:
         """The options that differ from their default, in JSON's types; `parse` reads it back."""
         return {f.name: _jsonable(v) for f in fields(self) if (v := getattr(self, f.name)) != f.default}
-
-    def with_values(self, **changes: Any) -> TensorRTOptions:
-        """A copy with these fields changed. Raises InputError as `parse` does."""
-        changed = replace(self, **changes)
-        changed._check()
-        return changed
 
 
 def not_of(library: str) -> dict[str, str]:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpt_search.cli.common import (
-    DEFAULT_BACKEND,
     Amount,
     WholeNumber,
     build_options,
@@ -19,7 +18,7 @@ from gpt_search.cli.common import (
     print_wrapped,
 )
 from gpt_search.cli.live import LiveProgress, clock_text, stoppable
-from gpt_search.cli.tune import storage_option, timing_options
+from gpt_search.cli.tune import backend_option, shape_options, storage_option, timing_options
 
 if TYPE_CHECKING:
     from gpt_search.measure.variance import Component, Plan
@@ -30,13 +29,7 @@ _LABEL = 11
 
 @click.command()
 @click.argument("model", type=click.Path(path_type=Path))
-@click.option("--shape", multiple=True, metavar="INPUT=1x128", help="Shape of an input; may be repeated.")
-@click.option(
-    "--point",
-    multiple=True,
-    metavar="'NAME@WEIGHT INPUT=1x128 ...'",
-    help="A shape point of a dynamic model, gated and timed; repeated, for the weighted mean over points.",
-)
+@shape_options
 @timing_options
 @click.option(
     "--knobs",
@@ -60,13 +53,7 @@ _LABEL = 11
     metavar="S",
     help="Seconds for which the smallest detectable speed-up is told.",
 )
-@click.option(
-    "--backend",
-    metavar="NAME",
-    default=DEFAULT_BACKEND,
-    show_default=True,
-    help="The compiler; see `gpt-search doctor`.",
-)
+@backend_option
 @build_options_option
 @storage_option
 @json_option

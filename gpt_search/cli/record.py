@@ -7,11 +7,9 @@ from pathlib import Path
 
 import click
 
-from gpt_search.cli.common import DEFAULT_BACKEND, Amount, OneOf, WholeNumber, json_option, print_json
+from gpt_search.cli.common import WholeNumber, json_option, print_json
 from gpt_search.cli.live import LiveProgress, clock_text, stoppable
-from gpt_search.cli.tune import METRICS, REFERENCES, timing_options
-
-_POSITIVE = Amount(0, min_open=True)
+from gpt_search.cli.tune import accuracy_options, backend_option, shape_options, timing_options, worker_options
 
 
 def _routes(ctx: click.Context, param: click.Parameter, value: str) -> int | None:
@@ -57,48 +55,11 @@ class RecordProgress(LiveProgress):
 @click.option(
     "--builders", type=WholeNumber(1), default=1, show_default=True, metavar="N", help="Routes built at the same time."
 )
-@click.option(
-    "--backend",
-    metavar="NAME",
-    default=DEFAULT_BACKEND,
-    show_default=True,
-    help="The compiler; see `gpt-search doctor`.",
-)
-@click.option("--metric", type=OneOf(METRICS), default="cos", show_default=True, help="Accuracy loss.")
-@click.option("--tolerance", multiple=True, metavar="[OUTPUT=]X", help="Largest loss allowed; may be repeated.")
-@click.option(
-    "--reference",
-    type=OneOf(REFERENCES),
-    default="onnxruntime-fp32",
-    show_default=True,
-    help="Where golden outputs come from.",
-)
-@click.option(
-    "--golden",
-    type=click.Path(path_type=Path),
-    metavar="PATH",
-    help="Golden data for `files`; the float32 model for `onnxruntime-fp32` when MODEL is quantised.",
-)
-@click.option("--shape", multiple=True, metavar="INPUT=1x128", help="Shape of an input; may be repeated.")
-@click.option(
-    "--point",
-    multiple=True,
-    metavar="'NAME@WEIGHT INPUT=1x128 ...'",
-    help="A shape point of a dynamic model, gated and timed; repeated, for the weighted mean over points.",
-)
+@backend_option
+@accuracy_options
+@shape_options
 @timing_options
-@click.option(
-    "--timeout-build", type=_POSITIVE, default=600, show_default=True, metavar="S", help="Seconds for one build."
-)
-@click.option(
-    "--timeout-run",
-    type=_POSITIVE,
-    default=60,
-    show_default=True,
-    metavar="S",
-    help="Seconds for the accuracy gate, and for a round of timing.",
-)
-@click.option("--memory-limit", type=_POSITIVE, metavar="GB", help="For a worker, in units of 10^9 bytes.")
+@worker_options
 @click.option("--time-infeasible", is_flag=True, help="Time routes that miss a tolerance too.")
 @json_option
 def record(

@@ -78,6 +78,80 @@ def timing_options(function: Any) -> Any:
     return function
 
 
+def shape_options(function: Any) -> Any:
+    """Adds `--shape` and `--point`: at which shapes a model is run."""
+    for option in (
+        click.option(
+            "--point",
+            multiple=True,
+            metavar="'NAME@WEIGHT INPUT=1x128 ...'",
+            help="A shape point of a dynamic model, gated and timed; repeated, for the weighted mean over points.",
+        ),
+        click.option("--shape", multiple=True, metavar="INPUT=1x128", help="Shape of an input; may be repeated."),
+    ):
+        function = option(function)
+    return function
+
+
+def accuracy_options(function: Any) -> Any:
+    """Adds `--metric`, `--tolerance`, `--reference` and `--golden`: what outputs must be like."""
+    for option in (
+        click.option(
+            "--golden",
+            type=click.Path(path_type=Path),
+            metavar="PATH",
+            help="Golden data for `files`; the float32 model for `onnxruntime-fp32` when MODEL is quantised.",
+        ),
+        click.option(
+            "--reference",
+            type=OneOf(REFERENCES),
+            default="onnxruntime-fp32",
+            show_default=True,
+            help="Where golden outputs come from.",
+        ),
+        click.option("--tolerance", multiple=True, metavar="[OUTPUT=]X", help="Largest loss allowed; may be repeated."),
+        click.option("--metric", type=OneOf(METRICS), default="cos", show_default=True, help="Accuracy loss."),
+    ):
+        function = option(function)
+    return function
+
+
+def worker_options(function: Any) -> Any:
+    """Adds `--timeout-build`, `--timeout-run` and `--memory-limit`: what a worker may take."""
+    for option in (
+        click.option("--memory-limit", type=_POSITIVE, metavar="GB", help="For a worker, in units of 10^9 bytes."),
+        click.option(
+            "--timeout-run",
+            type=_POSITIVE,
+            default=60,
+            show_default=True,
+            metavar="S",
+            help="Seconds for the accuracy gate, and for a round of timing.",
+        ),
+        click.option(
+            "--timeout-build",
+            type=_POSITIVE,
+            default=600,
+            show_default=True,
+            metavar="S",
+            help="Seconds for one build.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def backend_option(function: Any) -> Any:
+    """Adds `--backend`."""
+    return click.option(
+        "--backend",
+        metavar="NAME",
+        default=DEFAULT_BACKEND,
+        show_default=True,
+        help="The compiler; see `gpt-search doctor`.",
+    )(function)
+
+
 def storage_option(function: Any) -> Any:
     """Adds `--storage`."""
     return click.option(
@@ -95,51 +169,14 @@ def storage_option(function: Any) -> Any:
 @click.option("--strategy", metavar="SPEC", default="tpe", show_default=True, help="See `gpt-search strategies`.")
 @budget_options(str(DEFAULT_TRIALS))
 @click.option("--seed", type=WholeNumber(0), default=0, show_default=True, metavar="N", help="Seed of the strategy.")
-@click.option(
-    "--backend",
-    metavar="NAME",
-    default=DEFAULT_BACKEND,
-    show_default=True,
-    help="The compiler; see `gpt-search doctor`.",
-)
+@backend_option
 @build_options_option
-@click.option("--metric", type=OneOf(METRICS), default="cos", show_default=True, help="Accuracy loss.")
-@click.option("--tolerance", multiple=True, metavar="[OUTPUT=]X", help="Largest loss allowed; may be repeated.")
-@click.option(
-    "--reference",
-    type=OneOf(REFERENCES),
-    default="onnxruntime-fp32",
-    show_default=True,
-    help="Where golden outputs come from.",
-)
-@click.option(
-    "--golden",
-    type=click.Path(path_type=Path),
-    metavar="PATH",
-    help="Golden data for `files`; the float32 model for `onnxruntime-fp32` when MODEL is quantised.",
-)
-@click.option("--shape", multiple=True, metavar="INPUT=1x128", help="Shape of an input; may be repeated.")
-@click.option(
-    "--point",
-    multiple=True,
-    metavar="'NAME@WEIGHT INPUT=1x128 ...'",
-    help="A shape point of a dynamic model, gated and timed; repeated, for the weighted mean over points.",
-)
+@accuracy_options
+@shape_options
 @timing_options
 @storage_option
 @click.option("--study", metavar="NAME", help="Name of the study.  [default: MODEL-STRATEGY-SEED]")
-@click.option(
-    "--timeout-build", type=_POSITIVE, default=600, show_default=True, metavar="S", help="Seconds for one build."
-)
-@click.option(
-    "--timeout-run",
-    type=_POSITIVE,
-    default=60,
-    show_default=True,
-    metavar="S",
-    help="Seconds for the accuracy gate, and for a round of timing.",
-)
-@click.option("--memory-limit", type=_POSITIVE, metavar="GB", help="For a worker, in units of 10^9 bytes.")
+@worker_options
 @click.option("--max-engine-size", type=_POSITIVE, metavar="MB", help="Largest engine allowed, in units of 10^6 bytes.")
 @click.option(
     "--max-memory", type=_POSITIVE, metavar="MB", help="Most memory an engine may need, in units of 10^6 bytes."
