@@ -7,7 +7,7 @@ import signal
 import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
-from multiprocessing import get_context
+from multiprocessing import get_context, resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import NamedTuple
 
@@ -88,7 +88,8 @@ class _Worker:
         context = get_context("spawn")
         self.connection, theirs = context.Pipe()
         self._process = context.Process(target=_work, args=(theirs, experiment, folder), daemon=True)
-        self._process.start()
+        with _interrupts_held():
+            self._process.start()
         theirs.close()
         self.cell: Coordinates | None = None
         self.alive = True
@@ -125,6 +126,7 @@ class _Worker:
 def _work(connection: Connection, experiment: Experiment, folder: ExperimentFolder) -> None:
     """The life of a worker: cells in, results out, until the other side is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     arenas: dict[str, Arena] = {}
     while True:
         try:
@@ -144,6 +146,20 @@ def _work(connection: Connection, experiment: Experiment, folder: ExperimentFold
             connection.send(answer)
         except OSError:
             return
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """A process that is started in here is not reached by Ctrl-C before it ignores it: a mask is inherited.
+
+    In this process an interrupt waits meanwhile.
+    """
+    resource_tracker.ensure_running()  # its own start would end the hold
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

@@ -7,12 +7,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from run_experiments import write
 
 from gpt_search import InputError, load_strategy, planted, simulate
+from gpt_search.run import cell_workers
 from gpt_search.run.arena import open_task
 from gpt_search.run.compare import CompareStatus, compare
 from gpt_search.run.compare_plan import plan
@@ -187,6 +189,23 @@ from gpt_search.cli.main import main
 if __name__ == "__main__":
     main()
 """
+
+
+def test_a_process_that_is_still_starting_does_not_hear_ctrl_c(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It would end with a traceback among the parent's messages, and take its cell along."""
+    started = cell_workers._Worker.__init__
+
+    def interrupted(self: cell_workers._Worker, *rest: Any) -> None:
+        started(self, *rest)
+        assert self._process.pid is not None
+        os.kill(self._process.pid, signal.SIGINT)
+
+    monkeypatch.setattr(cell_workers._Worker, "__init__", interrupted)
+    done = compare(load_experiment(write(tmp_path)), tmp_path / "out", jobs=2)
+    assert (done.ran, done.failures) == (8, ()) and "Traceback" not in capfd.readouterr().err
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
 def test_ctrl_c_keeps_finished_cells_and_the_rest_follows(tmp_path: Path) -> None:
