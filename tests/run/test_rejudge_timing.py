@@ -126,7 +126,9 @@ def test_a_study_by_its_means(storage: str) -> None:
             assert other.evaluation.log_ratio == pytest.approx(math.log(mine.mean() / theirs.mean()))
             differing += one.evaluation.log_ratio != other.evaluation.log_ratio
     assert differing
-    with pytest.raises(InputError, match="exactly these tolerances"):
+    with pytest.raises(
+        InputError, match="judged by exactly this already; give another --tolerance, --metric or --timing"
+    ):
         rejudge(NAME, storage, timing="median")
     with pytest.raises(InputError, match="too few for p99"):
         rejudge(NAME, storage, timing="p99")
