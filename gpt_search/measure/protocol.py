@@ -10,6 +10,9 @@ from typing import Any
 from gpt_search.domain.errors import InputError, did_you_mean
 from gpt_search.measure.statistic import Statistic, check_timing
 
+FRESH_WARMUP = 3.0
+"""How many times as long the shortest warm-up is in new processes, which touch their memory for the first time."""
+
 TAIL_ROUNDS = 20
 """`max_rounds` of a protocol for tail quantiles."""
 
@@ -29,7 +32,8 @@ class Protocol:
     build_rounds: rounds of each pair of fresh builds (at least 3), all of them used: more builds tell more than
         more rounds of one, since builds differ.
     warmup_seconds: shortest warm-up before the first round (s); it goes on until the samples are
-        steady (`measure.sampling.is_steady`), at most warmup_limit_seconds.
+        steady (`measure.sampling.is_steady`), at most warmup_limit_seconds. `FRESH_WARMUP` times as long in processes
+        that are started for a pair of builds.
     target_error: standard error of the log-ratio, which is a relative error, at which sampling stops
         while there is nothing to race against.
     contender_error: the same for a route that may still be the best, as every route that is not discarded.
@@ -39,11 +43,11 @@ class Protocol:
         only. host_copies: with the copies between host and device.
     """
 
-    round_seconds: float = 0.02
+    round_seconds: float = 0.01
     min_rounds: int = 5
-    max_rounds: int = 60
-    build_rounds: int = 15
-    warmup_seconds: float = 0.3
+    max_rounds: int = 40
+    build_rounds: int = 30
+    warmup_seconds: float = 0.1
     warmup_limit_seconds: float = 2.0
     target_error: float = 0.01
     contender_error: float = 0.003

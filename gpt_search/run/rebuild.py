@@ -17,14 +17,16 @@ from gpt_search.domain.workload import Workload
 from gpt_search.execution.evaluator import Evaluator
 from gpt_search.execution.rounds import ReferenceFailed
 from gpt_search.measure.paired import latency_of
-from gpt_search.measure.protocol import Protocol
+from gpt_search.measure.protocol import FRESH_WARMUP, Protocol
 from gpt_search.measure.statistic import Statistic
 from gpt_search.run.setup import Prepared
 
 
 def every_round(protocol: Protocol) -> Protocol:
-    """The protocol without stopping early: racing would leave the slow builds with fewer rounds."""
-    return replace(protocol, min_rounds=protocol.build_rounds, max_rounds=protocol.build_rounds)
+    """The protocol for fresh builds, without stopping early: racing would leave the slow builds with fewer rounds."""
+    warmup_seconds = min(FRESH_WARMUP * protocol.warmup_seconds, protocol.warmup_limit_seconds)
+    rounds = protocol.build_rounds
+    return replace(protocol, min_rounds=rounds, max_rounds=rounds, warmup_seconds=warmup_seconds)
 
 
 @dataclass(frozen=True)
