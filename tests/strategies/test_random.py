@@ -40,6 +40,15 @@ def test_random_is_uniform_over_the_untried() -> None:
     assert max(found.values()) < 270 and min(found.values()) > 130
 
 
+def test_random_with_keep_changes_each_knob_with_the_chance_that_is_left() -> None:
+    space = space_of(*[2] * 40)
+    found = first_proposals("random:keep=0.9", space, range(500))
+    changed = sum(n * (np.array(codes) != space.default).sum() for codes, n in found.items()) / 500
+    # A changed knob: not kept (0.1), and the other of its two values (0.5); the reference itself was tried.
+    # Standard error of the mean 0.06.
+    assert abs(changed - 40 * 0.05 / (1 - 0.95**40)) < 0.25
+
+
 def test_random_is_uniform_when_the_untried_have_to_be_listed() -> None:
     """Two routes of 1000 left: 64 draws fail nearly always."""
     space = space_of(10, 10, 10)

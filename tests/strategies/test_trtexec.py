@@ -294,3 +294,42 @@ def test_mixed_the_first_trial_of_a_change_decides() -> None:
     for number, value in values.items():
         history.append(number, np.array(routes[number], np.int16), Observation(Outcome.OK, value))
     assert load_strategy("mixed").gains(space, history) == [(2, 2), (0, 1)]  # type: ignore[attr-defined]
+
+
+# -- what trtexec does not have ---------------------------------------------------------------------
+@settings(max_examples=50)
+@given(spaces())
+def test_with_the_first_knob_fastest_full_finds_the_same_routes_mirrored(space: SearchSpace) -> None:
+    mirrored = [tuple(reversed(c)) for c in brute_full(list(reversed(space.listed.tolist())))]
+    assert listed_routes("full:fastest=first", space) == mirrored
+    assert sorted(mirrored) == sorted(listed_routes("full", space))
+
+
+@settings(max_examples=50)
+@given(spaces())
+def test_fast_walks_the_knobs_from_the_first_too(space: SearchSpace) -> None:
+    reference, *changes = brute_fast(space.listed.tolist(), space.default.tolist())
+    by_knob = sorted(changes, key=lambda c: [a != b for a, b in zip(c, reference, strict=True)].index(True))
+    assert listed_routes("fast:knobs=first_first", space) == [reference, *by_knob]
+
+
+def test_shuffled_knobs_are_in_one_order_for_each_study() -> None:
+    space = SearchSpace(Dimension(f"k{i}", ("a", "b", "c"), 0) for i in range(6))
+    all_changes = set(brute_fast([3] * 6, [0] * 6))
+    orders = set()
+    for seed in range(20):
+        routes = simulate(
+            space, "fast:knobs=shuffled", lambda codes, rng, until: Observation(Outcome.OK, 1.0), seed=seed
+        )
+        found = [tuple(c) for c in routes.codes.tolist()]
+        assert set(found) == all_changes and len(found) == len(all_changes)
+        knobs = [next(i for i, code in enumerate(codes) if code) for codes in found[1:]]
+        assert knobs[::2] == knobs[1::2]  # both values of a knob come one after the other
+        orders.add(tuple(knobs))
+    assert len(orders) > 15
+
+
+@pytest.mark.parametrize("spec", ["full:fastest=middle", "fast:knobs=random", "random:keep=1", "random:keep=-0.1"])
+def test_options_that_make_no_sense_are_refused(spec: str) -> None:
+    with pytest.raises(InputError, match=r"fastest|knobs|keep|allowed|below 1"):
+        load_strategy(spec)
