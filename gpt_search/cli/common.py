@@ -206,16 +206,22 @@ def console(*, err: bool = False) -> Console:
     )
 
 
-def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[int] = ()) -> None:
+def print_table(
+    headers: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[int] = (), remarks: bool = False
+) -> None:
     """Prints a table without a frame; too wide for the terminal, cells fold, nothing is cut off.
 
     headers: column titles. rows: cells as text. right: numbers of the columns to be aligned right.
+    remarks: the last column goes below its row where the table is too wide, on lines of its own.
     """
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    width = output_width()
+    rows, width, below = [tuple(row) for row in rows], output_width(), list[str]()
+    if remarks and _least_width(headers, rows) > width:
+        below = [row[-1] for row in rows]
+        headers, rows = headers[:-1], [row[:-1] for row in rows]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for i, header in enumerate(headers):
         table.add_column(header, overflow="fold", justify="right" if i in right else "left")
@@ -227,8 +233,24 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, right:
     )
     with out.capture() as captured:
         out.print(table)
-    for line in captured.get().splitlines():
-        click.echo(line.rstrip())
+    lines = [line.rstrip() for line in captured.get().splitlines()]
+    if below and len(lines) == 1 + len(rows):  # no row of what is left is folded
+        lines[1:] = [part for line, remark in zip(lines[1:], below, strict=True) for part in (line, *_remark(remark))]
+    else:
+        lines += [part for row, remark in zip(rows, below, strict=False) for part in _remark(f"{row[0]}: {remark}")]
+    for line in lines:
+        click.echo(line)
+
+
+def _least_width(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+    """Columns of a table in which nothing folds."""
+    from rich.cells import cell_len
+
+    return sum(2 + max(map(cell_len, column)) for column in zip(headers, *rows, strict=True)) - 2
+
+
+def _remark(text: str) -> list[str]:
+    return wrapped(text, output_width(), indent="    ").splitlines()
 
 
 def wrapped(text: str, width: int, *, indent: str = "", first: str | None = None) -> str:

@@ -127,14 +127,15 @@ def _print_plan(experiment: Experiment, plan: Plan, as_json: bool) -> None:
         f"{experiment.name}: {plan.cells} cells = {len(plan.tasks)} tasks x {strategies} strategies x {seeds} seeds; "
         f"each study {budget}"
     )
-    click.echo(f"strategies: {', '.join(s.name for s in experiment.strategies)}")
+    print_wrapped(", ".join(s.name for s in experiment.strategies), first="strategies: ", indent="  ")
     rows = []
     for task in plan.tasks:
         builds = "-" if task.builds is None else f"{task.builds:,}"
         cost = "-" if task.seconds is None else f"{task.seconds / 3600:,.1f} h"
         kind = "" if task.seconds is None else ("here" if task.live else "simulated")
         rows.append((task.task, str(task.cells), str(task.finished), builds, cost, kind, task.label))
-    print_table(("task", "cells", "finished", "builds charged, at most", "cost", "", "what"), rows, right=(1, 2, 3, 4))
+    headers = ("task", "cells", "finished", "builds, at most", "charged", "", "what")
+    print_table(headers, rows, right=(1, 2, 3, 4), remarks=True)
     if experiment.wall_clock_s is not None:
         click.echo(f"no cell is started after {clock_text(experiment.wall_clock_s)} of one run")
     if plan.cells == plan.finished:

@@ -64,7 +64,7 @@ def timing_options(function: Any) -> Any:
             "--streams",
             type=WholeNumber(1),
             metavar="N",
-            help="Calls in flight at a time, for `--timing throughput`.  [default: 1]",
+            help="Calls in flight at a time, at most 256, for `--timing throughput`.  [default: 1]",
         ),
         click.option(
             "--timing",
@@ -87,7 +87,12 @@ def shape_options(function: Any) -> Any:
             metavar="'NAME@WEIGHT INPUT=1x128 ...'",
             help="A shape point of a dynamic model, gated and timed; repeated, for the weighted mean over points.",
         ),
-        click.option("--shape", multiple=True, metavar="INPUT=1x128", help="Shape of an input; may be repeated."),
+        click.option(
+            "--shape",
+            multiple=True,
+            metavar="INPUT=1x128",
+            help="Shape of an input; may be repeated. With `--point`, of inputs that a point leaves out.",
+        ),
     ):
         function = option(function)
     return function

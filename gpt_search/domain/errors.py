@@ -22,7 +22,7 @@ def nearest(name: str, allowed: Iterable[str]) -> str | None:
     by_folded = {a.casefold(): a for a in allowed}
     if name.casefold() in by_folded:
         return by_folded[name.casefold()]
-    found = difflib.get_close_matches(name.casefold(), list(by_folded), n=1, cutoff=0.5)
+    found = difflib.get_close_matches(name.casefold(), list(by_folded), n=1, cutoff=0.6)
     return by_folded[found[0]] if found else None
 
 

@@ -13,6 +13,9 @@ from gpt_search.measure.statistic import Statistic, check_timing
 FRESH_WARMUP = 3.0
 """How many times as long the shortest warm-up is in new processes, which touch their memory for the first time."""
 
+MAX_STREAMS = 256
+"""Most calls in flight: each has a thread and buffers of its own, so that a slip of the keys would fill the memory."""
+
 TAIL_ROUNDS = 20
 """`max_rounds` of a protocol for tail quantiles."""
 
@@ -72,8 +75,8 @@ class Protocol:
             if not (math.isfinite(value) and value >= low):
                 raise InputError(f"measurement protocol: {name} is {value}; it must be at least {low:g}")
         check_timing(self.timing)
-        if self.streams < 1:
-            raise InputError(f"--streams is {self.streams}; it must be 1 or more")
+        if not 1 <= self.streams <= MAX_STREAMS:
+            raise InputError(f"--streams is {self.streams}; it must be from 1 to {MAX_STREAMS}")
         if self.streams > 1 and self.timing != "throughput":
             raise InputError(
                 f"--streams {self.streams} with --timing {self.timing}: several calls at a time are timed as "

@@ -79,6 +79,19 @@ def test_tables_fold_into_the_terminal(columns):
     assert "smile" in output and "bold" in output
 
 
+def test_a_long_last_column_goes_below_its_row_on_a_narrow_terminal():
+    rows = [("first", "1", "word " * 30), ("second", "2", "short")]
+
+    def show():
+        common.print_table(["name", "n", "what"], rows, remarks=True)
+
+    narrow = printed(show, 60).splitlines()
+    assert narrow[0].split() == ["name", "n"] and max(map(len, narrow)) <= 60
+    assert narrow[1].split() == ["first", "1"] and narrow[-2].split() == ["second", "2"]
+    assert narrow[-1] == "    short" and " ".join(narrow[2:-2]).split() == ["word"] * 30
+    assert printed(show, 200).splitlines()[0].split() == ["name", "n", "what"]
+
+
 def test_numbers_align_right():
     lines = printed(lambda: common.print_table(["n", "x"], [("1", "a"), ("100", "b")], right=[0])).splitlines()
     assert lines[1:] == ["  1  a", "100  b"]

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 from gpt_search.cli.main import cli
 
 TIMEOUT_S = 240  # the machine may be busy with other work
-COMMAND = [sys.executable, "-m", "gpt_search.cli.main"]
+COMMAND = [sys.executable, "-m", "gpt_search"]
 FLOAT = TensorProto.FLOAT
 
 

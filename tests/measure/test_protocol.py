@@ -33,6 +33,7 @@ def test_what_is_timed_is_part_of_it_but_old_studies_keep_their_digest() -> None
         (("p95",), "--timing 'p95' is not one of median"),
         (("median", 2), "--streams 2 with --timing median"),
         (("throughput", 0), "--streams is 0"),
+        (("throughput", 257), "--streams is 257; it must be from 1 to 256"),
     ],
 )
 def test_what_cannot_be_timed_is_refused(given: tuple[object, ...], message: str) -> None:
