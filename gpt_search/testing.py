@@ -26,6 +26,7 @@ from gpt_search.domain.streams import Streams
 from gpt_search.search.discovery import load_strategy
 from gpt_search.search.loop import End, Trial, run_loop
 from gpt_search.search.strategy import Proposal, Strategy
+from gpt_search.search.threads import OneBlasThread
 
 Measure = Callable[[Codes, int], Observation]
 
@@ -102,6 +103,17 @@ class StrategyConformance:
         """A fresh strategy object."""
         assert self.spec, "set `spec` on the subclass, or override make()"
         return load_strategy(self.spec)
+
+    def setup_method(self) -> None:
+        """One BLAS thread, as in a study: sums of several threads may be rounded otherwise, and are no longer equal."""
+        import scipy.linalg  # noqa: F401  its library is limited only if it is loaded
+
+        self._threads = OneBlasThread()
+        self._threads.__enter__()
+
+    def teardown_method(self) -> None:
+        """As many threads as before."""
+        self._threads.__exit__()
 
     # -- helpers -------------------------------------------------------------------------------
     def _claims(self, what: str, default: bool = False) -> bool:

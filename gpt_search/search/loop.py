@@ -17,6 +17,7 @@ from gpt_search.domain.outcome import Observation, Phase
 from gpt_search.domain.space import Codes, SearchSpace
 from gpt_search.domain.streams import Streams
 from gpt_search.search.strategy import Proposal, Strategy, blamed
+from gpt_search.search.threads import OneBlasThread
 
 
 class Trial(NamedTuple):
@@ -97,6 +98,7 @@ def run_loop(
         if history.settled >= space.size:
             ended = End.SPACE
             return None
+        threads.cover()
         began = perf_counter()
         with blamed(strategy, "propose"):
             proposal = strategy.propose(space, history, streams)
@@ -122,29 +124,30 @@ def run_loop(
 
     for trial in waiting:
         history.start(trial.number, trial.codes, trial.until)
-    if builders <= 1:
-        while (trial_now := next_trial()) is not None:
-            start(trial_now)
-            finish(trial_now, evaluate(trial_now))
-        assert ended is not None
-        return ended
+    with OneBlasThread() as threads:
+        if builders <= 1:
+            while (trial_now := next_trial()) is not None:
+                start(trial_now)
+                finish(trial_now, evaluate(trial_now))
+            assert ended is not None
+            return ended
 
-    pool = ThreadPoolExecutor(builders, thread_name_prefix="builder")
-    running: dict[Future[Observation], Trial] = {}
-    try:
-        while True:
-            ended = None
-            while len(running) < builders and (trial_next := next_trial()) is not None:
-                start(trial_next)
-                running[pool.submit(evaluate, trial_next)] = trial_next
-            if not running:
-                assert ended is not None
-                return ended
-            done, _ = wait(running, return_when=FIRST_COMPLETED)
-            for future in sorted(done, key=lambda f: running[f].number):
-                finish(running.pop(future), future.result())
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+        pool = ThreadPoolExecutor(builders, thread_name_prefix="builder")
+        running: dict[Future[Observation], Trial] = {}
+        try:
+            while True:
+                ended = None
+                while len(running) < builders and (trial_next := next_trial()) is not None:
+                    start(trial_next)
+                    running[pool.submit(evaluate, trial_next)] = trial_next
+                if not running:
+                    assert ended is not None
+                    return ended
+                done, _ = wait(running, return_when=FIRST_COMPLETED)
+                for future in sorted(done, key=lambda f: running[f].number):
+                    finish(running.pop(future), future.result())
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def checked_codes(proposal: object, space: SearchSpace, history: History, strategy: Strategy) -> Codes:

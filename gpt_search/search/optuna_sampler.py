@@ -24,6 +24,7 @@ from gpt_search.domain.space import Codes, SearchSpace
 from gpt_search.domain.streams import Streams
 from gpt_search.search.loop import checked_codes
 from gpt_search.search.strategy import Strategy, blamed
+from gpt_search.search.threads import OneBlasThread
 from gpt_search.search.untried import uniform_untried
 
 _ROUTE = "gpt_search:route"
@@ -129,7 +130,7 @@ class StrategySampler(BaseSampler):
                 f"{_OUTCOMES[int(history.outcome[0])].explanation}; "
                 "it must be measurable before others can be compared with it"
             )
-        with blamed(self._strategy, "propose"):
+        with OneBlasThread(), blamed(self._strategy, "propose"):
             proposal = self._strategy.propose(space, history, self._streams)
         if proposal is not None:
             return checked_codes(proposal, space, history, self._strategy)

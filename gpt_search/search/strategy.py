@@ -13,6 +13,7 @@ from gpt_search.domain.history import History
 from gpt_search.domain.outcome import Outcome, Phase
 from gpt_search.domain.space import Codes, SearchSpace
 from gpt_search.domain.streams import Streams
+from gpt_search.search.threads import OneBlasThread
 
 
 class Proposal(NamedTuple):
@@ -130,7 +131,7 @@ def recommended_rows(strategy: Strategy, history: History, k: int = 1) -> list[i
     own = getattr(strategy, "recommend", None)
     if own is None:
         return recommend(history, k)
-    with blamed(strategy, "recommend"):
+    with OneBlasThread(), blamed(strategy, "recommend"):
         given = list(own(history, k))[:k]
     who, feasible, rows = type(strategy).__name__, history.feasible, list[int]()
     for row in given:
