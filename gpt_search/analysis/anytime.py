@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike, NDArray
-from scipy.special import gammaln
+from numpy.typing import ArrayLike
 
 from gpt_search.analysis.bootstrap import median_ranks
 from gpt_search.analysis.regret import MEASURES, regret_table
 from gpt_search.analysis.tidy import budgets_of, checked
 from gpt_search.domain.errors import InputError, did_you_mean, listing
+from gpt_search.search.chance import best_of_draws
 
 
 def anytime_curves(frame: pd.DataFrame, measure: str = "regret", confidence: float = 0.95) -> pd.DataFrame:
@@ -97,40 +97,11 @@ def area_under_curve(frame: pd.DataFrame, measure: str = "regret") -> pd.DataFra
 def random_search_curve(log_ratios: ArrayLike, draws: ArrayLike | None = None, start: float = 0.0) -> pd.DataFrame:
     """The exact distribution of the best of k routes drawn without replacement from a full table.
 
-    log_ratios: (N,), true log(latency / reference) of every route that may be drawn (not the reference, which is known
-    from the start); NaN where infeasible: drawing it costs a draw and finds nothing. draws: numbers k, 0 <= k <= N;
-    by default 0 to N. start: what is known before the first draw, log-ratio 0 of the reference.
-
-    Columns: draws, expected, q25, median, q75 (smallest value with at least that probability). Sorted ascending,
-    v(1) <= ... <= v(N), the best is beyond v(i) when all k draws are among the other N - i:
-    P(best > v(i)) = C(N-i, k) / C(N, k), hence E = v(1) + sum over i of (v(i+1) - v(i)) P(best > v(i)).
-    Source: hypergeometric order statistics, e.g. H. A. David and H. N. Nagaraja, Order Statistics (3rd ed., 2003),
-    section 3.7. Raises InputError for an empty table or a k outside.
+    log_ratios, draws, start: as `search.chance.best_of_draws` takes them; draws by default 0 to N.
+    Columns: draws, expected, q25, median, q75. Raises InputError as that does.
     """
-    values = np.asarray(log_ratios, np.float64).ravel()
-    total = values.size
-    ks: NDArray[np.int64] = np.arange(total + 1) if draws is None else np.asarray(draws, np.int64).ravel()
-    if not total or (ks < 0).any() or (ks > total).any():
-        raise InputError(
-            f"draws without replacement from {total} routes: allowed are 0 to {total}, of at least 1 route"
-        )
-    ordered = np.sort(np.fmin(np.where(np.isnan(values), np.inf, values), start))
-    ordered = np.append(ordered, start)  # position N: nothing drawn beats the start
-    steps = np.diff(ordered)
-    i = np.arange(1, total + 1)
-    out = np.empty((len(ks), 4))
-    for at in range(0, len(ks), 512):
-        k = ks[at : at + 512, None]
-        rest = total - i
-        possible = rest >= k
-        # log C(N-i, k) - log C(N, k); where impossible the arguments are clipped and the result dropped.
-        left = np.where(possible, rest - k, 0)
-        log_p = gammaln(rest + 1) - gammaln(left + 1) - gammaln(total + 1) + gammaln(total - k + 1)
-        beyond = np.where(possible, np.exp(np.minimum(log_p, 0.0)), 0.0)
-        out[at : at + 512, 0] = ordered[0] + beyond @ steps
-        for column, q in ((1, 0.25), (2, 0.5), (3, 0.75)):
-            reached = np.concatenate([1 - beyond, np.ones((len(k), 1))], axis=1) >= q - 1e-12
-            out[at : at + 512, column] = ordered[reached.argmax(axis=1)]
-    table = pd.DataFrame(out, columns=["expected", "q25", "median", "q75"])
+    total = np.asarray(log_ratios).size
+    ks = np.arange(total + 1) if draws is None else np.asarray(draws, np.int64).ravel()
+    table = pd.DataFrame(best_of_draws(log_ratios, ks, start), columns=["expected", "q25", "median", "q75"])
     table.insert(0, "draws", ks)
     return table

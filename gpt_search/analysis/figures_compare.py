@@ -43,15 +43,23 @@ def legend_height(count: int, columns: int = 3) -> float:
 
 
 def anytime(
-    table: pd.DataFrame, ax: Axes, *, unit: str = "builds", label: str = "regret of the recommended route (%)"
+    table: pd.DataFrame,
+    ax: Axes,
+    *,
+    unit: str = "builds",
+    label: str = "regret of the recommended route (%)",
+    chance: pd.DataFrame | None = None,
 ) -> Axes:
     """Draws the median over seeds against the budget, with its bootstrap band.
 
     table: `anytime.anytime_curves` of one task: columns strategy, budget, median, low, high. Axes are logarithmic
-    where budgets, or values, span more than a factor of twenty; then zeros lie on the lower edge. Raises InputError
-    when a column is missing.
+    where budgets, or values, span more than a factor of twenty; then zeros lie on the lower edge. chance: what the
+    exact curve of random search says, columns budget and median; drawn in grey. Raises InputError when a column is
+    missing.
     """
     _require(table, ("strategy", "budget", "median", "low", "high"))
+    if chance is not None:
+        _require(chance, ("budget", "median"))
     with style():
         floor = _value_scale(ax, table)
         _budget_scale(ax, table["budget"])
@@ -62,6 +70,12 @@ def anytime(
             middle, low, high = (np.maximum(rows[c].to_numpy(np.float64), floor) for c in ("median", "low", "high"))
             ax.fill_between(x, low, high, color=look["color"], alpha=0.13, lw=0, zorder=1)
             ax.plot(x, middle, ms=3.6, mew=0, markevery=_spread(len(x), place), label=_name(name), zorder=3, **look)
+        if chance is not None:
+            low, high = ax.get_xlim()
+            rows = chance[(chance["budget"] >= table["budget"].min()) & (chance["budget"] <= table["budget"].max())]
+            y = np.maximum(rows["median"].to_numpy(np.float64), floor)
+            ax.plot(rows["budget"], y, color="0.45", lw=2.2, alpha=0.6, zorder=2, label="chance (exact)")
+            ax.set_xlim(low, high)
         ax.set_xlabel(UNITS.get(unit, unit))
         ax.set_ylabel(label)
         ax.grid(axis="y", lw=0.4, color="0.9")

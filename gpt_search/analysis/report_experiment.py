@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pandas as pd
 
 from gpt_search.analysis import figures_compare as compare
 from gpt_search.analysis.anytime import anytime_curves
 from gpt_search.analysis.figures import new_figure
+from gpt_search.analysis.regret import pooled_best
 from gpt_search.analysis.report import Block, Document, Facts, Picture, Section, Sentences, Table, Text, rough_count
 from gpt_search.analysis.results import Results, plain_table
 from gpt_search.analysis.summary import TABLES, ComparisonSummary, summarise_comparison
@@ -60,7 +62,7 @@ def experiment_report(results: Results) -> Document:
             ],
         )
     )
-    sections.append(Section("Anytime curves", _anytime(table, axis, len(strategies))))
+    sections.append(Section("Anytime curves", _anytime(results, axis, len(strategies))))
     if summary is not None:
         sections += _statistics(summary, table, axis, len(strategies))
     return Document(
@@ -114,8 +116,28 @@ def families(tasks: list[str]) -> dict[str, list[str]]:
     return out
 
 
-def _anytime(table: pd.DataFrame, axis: str, strategies: int) -> list[Block]:
-    curves = anytime_curves(table, "regret_percent")
+def random_search(results: Results) -> dict[str, pd.DataFrame]:
+    """The exact curve of random search without replacement, for each task that replays a full table.
+
+    Columns: budget (builds, or trials), median: regret (%) of the best route that so many draws have met.
+    """
+    curves = {cell.task: cell.facts["random_search"] for cell in results.cells if "random_search" in cell.facts}
+    if not curves or results.about["axis"] not in ("builds", "trials"):
+        return {}
+    best = pooled_best(results.table).set_index("task")["best"]
+    return {
+        task: pd.DataFrame(
+            {
+                "budget": np.asarray(curve["draws"], np.float64),
+                "median": 100 * np.expm1(np.maximum(np.asarray(curve["median"]) - best[task], 0.0)),
+            }
+        )
+        for task, curve in curves.items()
+    }
+
+
+def _anytime(results: Results, axis: str, strategies: int) -> list[Block]:
+    curves, chance = anytime_curves(results.table, "regret_percent"), random_search(results)
     tasks = sorted(curves["task"].unique())
     groups = {t: [t] for t in tasks} if len(tasks) <= MOST_TASKS else families(tasks)
     blocks: list[Block] = []
@@ -129,8 +151,11 @@ def _anytime(table: pd.DataFrame, axis: str, strategies: int) -> list[Block]:
                 f"{name}: mean over {len(members)} tasks of the median regret over seeds; the band is the mean of the "
                 "tasks' bootstrap bands"
             )
-        figure, ax = new_figure(2.7 + compare.legend_height(strategies))
-        compare.anytime(rows, ax, unit=axis)
+        alone = chance.get(members[0]) if len(members) == 1 else None
+        if alone is not None:
+            text += "; grey: the best that random draws without replacement have met, the exact median"
+        figure, ax = new_figure(2.7 + compare.legend_height(strategies + (alone is not None)))
+        compare.anytime(rows, ax, unit=axis, chance=alone)
         ax.set_title(name, loc="left")
         blocks.append(Picture(f"anytime_{number}", text, figure))
     return blocks

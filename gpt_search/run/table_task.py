@@ -12,9 +12,13 @@ from gpt_search.domain.space import Codes
 from gpt_search.run.experiment import TaskPlan
 from gpt_search.run.experiment_file import TableTask
 from gpt_search.run.replay import Replay
+from gpt_search.search.chance import best_of_draws
 from gpt_search.search.simulate import Measure
 from gpt_search.search.strategy import Strategy
 from gpt_search.store.tables import load_table
+
+_DRAWS = 60
+"""Points of the curve of random search, on a logarithmic scale."""
 
 
 class Replayed:
@@ -31,6 +35,7 @@ class Replayed:
         costs = self._replay.table.columns.cost
         known = [np.nansum(column) for name, column in costs.items() if name != "wait"]
         rows = len(self._replay.table.columns.outcome)
+        self._chance = _random_search(self._replay)
         self.seconds_per_build: float | None = float(sum(known)) / rows if rows else None
 
     def study(self, seed: int) -> Measure:
@@ -54,4 +59,20 @@ class Replayed:
             "reference_ms": self._replay.reference_ms,
             "n_routes": len(self._replay.table),
             "builds_behind": self._replay.builds_behind,
+            **({} if self._chance is None else {"random_search": self._chance}),
         }
+
+
+def _random_search(replay: Replay) -> dict[str, list[float]] | None:
+    """The exact curve of random search without replacement: the true best that k draws have met, as log-ratios.
+
+    Keys: draws (whole numbers, ascending, closer together where there are few), expected, q25, median, q75. None for a
+    table that lacks routes: nobody knows what a draw among those would find.
+    """
+    table = replay.table
+    if not table.complete or len(table) < 2:
+        return None
+    others = np.delete(table.truth, table.reference)
+    draws = np.unique(np.geomspace(1, len(others), _DRAWS).round().astype(np.int64))
+    columns = best_of_draws(others, draws).round(9).T.tolist()
+    return {"draws": draws.tolist(), **dict(zip(("expected", "q25", "median", "q75"), columns, strict=True))}

@@ -70,3 +70,27 @@ def test_a_new_table_is_another_experiment(tmp_path: Path) -> None:
     planted_table(tmp_path / "dense.jsonl", planted("dense", 1, 7))
     with pytest.raises(InputError, match=r"tasks\.dense\.file_digest was"):
         compare(load_experiment(path), tmp_path / "out")
+
+
+def test_a_full_table_tells_what_chance_finds_and_the_report_draws_it(tmp_path: Path) -> None:
+    from gpt_search.analysis.report_experiment import experiment_report, random_search
+    from gpt_search.analysis.results import load_results
+    from gpt_search.run.replay import Replay
+
+    path = table(tmp_path)
+    compare(load_experiment(write(tmp_path, (PLANTED, 'kind = "table"\nfile = "dense.jsonl"'))), tmp_path / "out", jobs=1)
+    results = load_results(tmp_path / "out")
+    curve = random_search(results)["dense"]
+    replay = Replay(load_table(path))
+    truth = np.delete(replay.table.truth, replay.table.reference)
+    assert curve["budget"].is_monotonic_increasing and curve["budget"].iloc[-1] == len(truth)
+    assert curve["median"].iloc[-1] == pytest.approx(0.0, abs=1e-6) and curve["median"].is_monotonic_decreasing
+    rng = np.random.default_rng(0)
+    for budget, median in curve[curve["budget"].isin([1, 5, 20])].itertuples(index=False):
+        met = [np.fmin(np.nanmin(np.append(rng.permutation(truth)[: int(budget)], 0.0)), 0.0) for _ in range(4000)]
+        below, above = np.quantile(met, [0.47, 0.53])
+        assert 100 * np.expm1(below - replay.best) - 1e-6 <= median <= 100 * np.expm1(above - replay.best) + 1e-6
+    section = next(s for s in experiment_report(results).sections if s.title == "Anytime curves")
+    (picture,) = section.blocks
+    assert "random draws without replacement" in picture.caption
+    assert "chance (exact)" in [t.get_text() for t in picture.figure.axes[0].get_legend().get_texts()]
