@@ -14,8 +14,9 @@ from gpt_search.domain.route import Route
 from gpt_search.domain.space import Dimension, SearchSpace
 from gpt_search.store.settings import StudySettings
 from gpt_search.store.t4 import TunerFile, TunerRow, read_tuner_file
+from gpt_search.store.table_file import MIN_ROUNDS, write_table
 from gpt_search.store.table_record import TableRecord
-from gpt_search.store.tables import MIN_ROUNDS, Table, load_table, write_table
+from gpt_search.store.tables import Table, load_table
 
 
 @dataclass(frozen=True)

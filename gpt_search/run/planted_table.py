@@ -20,8 +20,8 @@ from gpt_search.domain.space import Codes
 from gpt_search.domain.streams import seed_from
 from gpt_search.measure.protocol import Protocol
 from gpt_search.store.settings import StudySettings
+from gpt_search.store.table_file import write_table
 from gpt_search.store.table_record import TableRecord
-from gpt_search.store.tables import write_table
 
 
 def planted_table(

@@ -30,9 +30,10 @@ from gpt_search.execution.rounds import ReferenceFailed
 from gpt_search.run.config import TuneConfig
 from gpt_search.run.setup import Prepared, prepare
 from gpt_search.store.settings import StudySettings
+from gpt_search.store.table_file import MIN_ROUNDS
 from gpt_search.store.table_part import TablePart, refuse_other
 from gpt_search.store.table_record import TableRecord
-from gpt_search.store.tables import MIN_ROUNDS, Table, load_table
+from gpt_search.store.tables import Table, load_table
 
 MOST_ROUTES = 1 << 20
 """Routes up to which a space may be recorded as a whole."""

@@ -32,7 +32,8 @@ from gpt_search.run.engines import Engines
 from gpt_search.run.restrict import Restricted
 from gpt_search.search.simulate import SimulationResult, simulate
 from gpt_search.search.strategy import Strategy
-from gpt_search.store.tables import Table, protocol_of
+from gpt_search.store.table_file import protocol_of
+from gpt_search.store.tables import Table
 
 if TYPE_CHECKING:
     from gpt_search.run.surrogate import Surrogate

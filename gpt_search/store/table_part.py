@@ -23,8 +23,9 @@ from gpt_search.store.files import (
 )
 from gpt_search.store.sealed import Sealer, compressed, require_compressor
 from gpt_search.store.settings import StudySettings, differences
+from gpt_search.store.table_file import environment_digest, header, statistic_of
 from gpt_search.store.table_record import TableRecord
-from gpt_search.store.tables import Table, environment_digest, header, load_table, statistic_of
+from gpt_search.store.tables import Table, load_table
 
 _MOST_DIFFERENCES = 8
 

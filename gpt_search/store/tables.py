@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,69 +20,15 @@ from gpt_search.domain.route import Route
 from gpt_search.domain.space import Codes, SearchSpace
 from gpt_search.measure.build_effect import BuildEffect, build_effect
 from gpt_search.measure.paired import PairedEstimate, estimate_of_sections, latency_of, section_log_ratios
-from gpt_search.measure.protocol import Protocol
-from gpt_search.measure.statistic import Statistic
-from gpt_search.store.files import StorageError, write_new_file
-from gpt_search.store.sealed import compressed, read_sealed, sealed_file
+from gpt_search.store.files import StorageError
+from gpt_search.store.sealed import read_sealed
 from gpt_search.store.settings import StudySettings
-from gpt_search.store.table_record import TableRecord, evaluation_from_json, rounds_from_json
-
-FORMAT = "gpt_search table"
-VERSION = 1
-MIN_ROUNDS = 4
-"""Fewest sections (`measure.paired`) of a timed record: two for the truth, two for replays."""
-
-Floats = NDArray[np.float64]
+from gpt_search.store.table_columns import Columns, Floats, Reader
+from gpt_search.store.table_file import MIN_ROUNDS, read_header, statistic_of
+from gpt_search.store.table_record import evaluation_from_json, rounds_from_json
 
 _OUTCOMES = list(Outcome)
 _PHASES = {"build": Phase.BUILD, "gate": Phase.GATE, "time": Phase.TIME}
-
-
-def environment_digest(settings: StudySettings) -> str:
-    """What each line carries of the environment."""
-    return settings.digest_of("environment")[:12]
-
-
-def protocol_of(settings: StudySettings) -> Protocol:
-    """The protocol that a table's routes were timed by, and a replay races by; the default one for an import."""
-    data = settings.get("protocol")
-    return Protocol() if data is None else Protocol.from_json(data)
-
-
-def statistic_of(settings: StudySettings) -> Statistic:
-    """What sums up the samples of a table with these facts."""
-    return protocol_of(settings).statistic(tuple(settings.get("weights") or (1.0,)))
-
-
-def header(settings: StudySettings) -> dict[str, Any]:
-    """The first line of a table with these facts (they include `space`, see `StudySettings.with_space`)."""
-    return {"format": FORMAT, "version": VERSION, "facts": dict(settings.sections)}
-
-
-def write_table(path: str | Path, settings: StudySettings, records: Iterable[TableRecord]) -> None:
-    """Writes a table whole or not at all; compressed where the name ends in `.zst`.
-
-    Raises InputError for a file that exists, and without zstandard; StorageError where it cannot be written.
-    """
-    path, environment, statistic = Path(path), environment_digest(settings), statistic_of(settings)
-    if path.exists():
-        raise InputError(f"{path} exists; choose another name, or remove it")
-    bodies = [header(settings), *(record.to_json(environment, statistic) for record in records)]
-    write_new_file(path, compressed(path, sealed_file(bodies)))
-
-
-def read_header(path: Path, line: tuple[int, dict[str, Any], str] | None) -> StudySettings:
-    """The facts in a table's first line. Raises StorageError for another line."""
-    if line is None:
-        raise StorageError(f"{path} has no header; give a file that gpt-search wrote")
-    body = line[1]
-    if body.get("format") != FORMAT:
-        raise StorageError(f"{path}, line 1: format {body.get('format')!r}, expected {FORMAT!r}")
-    if body.get("version") != VERSION:
-        raise StorageError(
-            f"{path} has version {body.get('version')} of the table format, this version of gpt-search reads {VERSION}"
-        )
-    return StudySettings(body["facts"])
 
 
 def load_table(path: str | Path, *, unfinished: bool = False) -> Table:
@@ -102,7 +46,7 @@ def load_table(path: str | Path, *, unfinished: bool = False) -> Table:
             space = SearchSpace.from_spec(settings["space"]["spec"])
         except (KeyError, TypeError, InputError) as error:
             raise StorageError(f"{path}, line 1: no search space ({error})") from None
-        reader = _Reader(path, settings, space, lines, first[2] if first is not None else "")
+        reader = Reader(path, settings, space, lines, first[2] if first is not None else "")
         return Table(path, settings, space, reader.columns(), reader.digest)
 
 
@@ -116,126 +60,6 @@ def _no_collection() -> Iterator[None]:
     finally:
         if was:
             gc.enable()
-
-
-@dataclass(frozen=True)
-class Columns:
-    """The records of a table, m of them, by column.
-
-    codes int16 (m, d). build int16 (m,). outcome int8 (m,). fingerprint int32 (m,), numbered by first appearance, -1
-    none. violation float64 (m,), NaN where not measured. source int32 (m,): the record whose rounds or failure
-    stand for it, its own number where they are its own. log_ratio float64: of all sections of rounds; start int64
-    (m + 1,): where a record's own begin in it. reference_ms float64 (m,): latency of the reference beside it, NaN where
-    a record has no rounds of its own. cost: float64 (m,) by phase, NaN where it was not reached.
-    """
-
-    codes: Codes
-    build: NDArray[np.int16]
-    outcome: NDArray[np.int8]
-    fingerprint: NDArray[np.int32]
-    fingerprints: tuple[str, ...]
-    violation: Floats
-    source: NDArray[np.int32]
-    start: NDArray[np.int64]
-    log_ratio: Floats
-    reference_ms: Floats
-    cost: Mapping[str, Floats]
-    bodies: Sequence[Mapping[str, Any]]
-
-
-class _Reader:
-    """Collects the columns line by line."""
-
-    def __init__(
-        self,
-        path: Path,
-        settings: StudySettings,
-        space: SearchSpace,
-        lines: Iterator[tuple[int, dict[str, Any], str]],
-        digest: str,
-    ) -> None:
-        self._path, self._space = path, space
-        self._environment = environment_digest(settings)
-        self._lines = lines
-        self.digest = digest
-        self._seen: dict[tuple[bytes, int], int] = {}
-
-    def columns(self) -> Columns:
-        bodies: list[Mapping[str, Any]] = []
-        codes: list[Codes] = []
-        build: list[int] = []
-        outcome: list[int] = []
-        prints: dict[str, int] = {}
-        fingerprint: list[int] = []
-        violation: list[float] = []
-        source: list[int] = []
-        start: list[int] = [0]
-        log_ratio: list[Floats] = [np.empty(0)]
-        reference_ms: list[float] = []
-        cost: list[Mapping[str, float]] = []
-        for number, body, check in self._lines:
-            self.digest = check
-            try:
-                row = self._codes(body["route"], int(body["build_number"]), number)
-                if body["environment"] != self._environment:
-                    raise ValueError("it was measured in another environment than the table's")
-                found = body.get("fingerprint")
-                rounds, taken = body.get("rounds"), body.get("taken_from")
-                if taken is not None:
-                    if not 0 <= taken < len(bodies) or "taken_from" in bodies[taken] or rounds is not None:
-                        raise ValueError(f"it is taken from record {taken}, which is no earlier record with rounds")
-                    if bodies[taken].get("fingerprint") != found or found is None:
-                        raise ValueError(f"it is taken from record {taken}, which is of another engine")
-                if rounds is not None:
-                    ratios = np.array(rounds["log_ratio"], np.float64)
-                    side = float(rounds["reference_ms"])
-                    if ratios.ndim != 1 or len(ratios) < MIN_ROUNDS:
-                        raise ValueError(f"it has {len(ratios)} rounds; {MIN_ROUNDS} are the fewest")
-                    if not (np.isfinite(ratios).all() and 0 < side < np.inf):
-                        raise ValueError("its rounds are not all finite numbers")
-                    log_ratio.append(ratios)
-                state = Outcome[body["outcome"]]
-                if state is Outcome.OK and rounds is None and (taken is None or "rounds" not in bodies[taken]):
-                    raise ValueError("it is feasible and has no rounds")
-                costs = {str(k): float(v) for k, v in body["cost_s"].items()}
-                worst = body["violation"]
-                violation.append(np.nan if worst is None else float(worst))
-            except (KeyError, TypeError, ValueError, AttributeError, OverflowError, IndexError) as error:
-                what = f"no {error}" if isinstance(error, KeyError) else str(error)
-                raise StorageError(f"{self._path}, line {number} is not a record of this table: {what}") from None
-            reference_ms.append(np.nan if rounds is None else side)
-            codes.append(row)
-            build.append(int(body["build_number"]))
-            outcome.append(int(state))
-            fingerprint.append(-1 if found is None else prints.setdefault(found, len(prints)))
-            source.append(len(bodies) if taken is None else taken)
-            start.append(start[-1] + (0 if rounds is None else len(ratios)))
-            cost.append(costs)
-            bodies.append(body)
-        phases = dict.fromkeys(phase for costs in cost for phase in costs)
-        return Columns(
-            codes=np.array(codes, np.int16).reshape(len(codes), len(self._space)),
-            build=np.array(build, np.int16),
-            outcome=np.array(outcome, np.int8),
-            fingerprint=np.array(fingerprint, np.int32),
-            fingerprints=tuple(prints),
-            violation=np.array(violation, np.float64),
-            source=np.array(source, np.int32),
-            start=np.array(start, np.int64),
-            log_ratio=np.concatenate(log_ratio),
-            reference_ms=np.array(reference_ms, np.float64),
-            cost={p: np.array([costs.get(p, np.nan) for costs in cost], np.float64) for p in phases},
-            bodies=bodies,
-        )
-
-    def _codes(self, given: Any, build: int, number: int) -> Codes:
-        row = np.array(given, np.int16)
-        if not self._space.holds(row):
-            raise ValueError(f"{given} is no route of the table's space")
-        earlier = self._seen.setdefault((row.tobytes(), build), number)
-        if earlier != number:
-            raise ValueError(f"build {build} of its route is in line {earlier} already")
-        return row
 
 
 class Table:

@@ -25,8 +25,9 @@ from gpt_search.search.discovery import load_strategy
 from gpt_search.search.loop import End
 from gpt_search.search.strategy import Proposal
 from gpt_search.store.settings import StudySettings
+from gpt_search.store.table_file import write_table
 from gpt_search.store.table_record import TableRecord
-from gpt_search.store.tables import Table, load_table, write_table
+from gpt_search.store.tables import Table, load_table
 
 Make = Callable[..., Table]
 

@@ -78,7 +78,9 @@ def test_a_full_table_tells_what_chance_finds_and_the_report_draws_it(tmp_path: 
     from gpt_search.run.replay import Replay
 
     path = table(tmp_path)
-    compare(load_experiment(write(tmp_path, (PLANTED, 'kind = "table"\nfile = "dense.jsonl"'))), tmp_path / "out", jobs=1)
+    compare(
+        load_experiment(write(tmp_path, (PLANTED, 'kind = "table"\nfile = "dense.jsonl"'))), tmp_path / "out", jobs=1
+    )
     results = load_results(tmp_path / "out")
     curve = random_search(results)["dense"]
     replay = Replay(load_table(path))

@@ -22,8 +22,9 @@ from gpt_search.measure.protocol import Protocol
 from gpt_search.store.files import StorageError
 from gpt_search.store.sealed import Sealer, compressed, read_sealed, sealed_file
 from gpt_search.store.settings import StudySettings
+from gpt_search.store.table_file import environment_digest, header, statistic_of, write_table
 from gpt_search.store.table_record import TableRecord, rounds_from_json, rounds_to_json
-from gpt_search.store.tables import environment_digest, header, load_table, statistic_of, write_table
+from gpt_search.store.tables import load_table
 
 SPACE = SearchSpace([Dimension("a", ("0", "1", "2"), 0), Dimension("b", ("x", "y"), 1)])
 FACTS = StudySettings({"environment": {"cpu": "this one"}, "fingerprint": "EXACT", "workload": {"name": "w"}})
