@@ -10,8 +10,8 @@ worked out anew, by a fresh strategy object, from the first B builds alone. As i
 fingerprint was timed already is not timed again for another route; that route takes its value over.
 
 `--unit timed`: the budgets are numbers of timed evaluations; studies end at `--builds` builds all the same, and
-those that timed less by then are looked at there. `--salt`: other landscapes, noise and studies, to tune on some and
-measure on others.
+those that timed less by then are looked at there. `--salt`: other landscapes, noise and studies. Strategies are tuned
+on those of other salts ("quality" was one), never on the default ones, which the results are of.
 
 Per strategy, family and budget, means over the studies, standard errors from the means of the landscapes:
 - share: true gain of the recommended route, -log(latency / reference), over the gain of the best feasible route;
@@ -47,6 +47,8 @@ from gpt_search.search.prefixes import AsLive, Seen, charged, recommendations
 WORTH = 0.02
 """A landscape whose best route gains less has no meaningful share."""
 BUDGETS = (50, 100, 200, 400)
+SALT = "results"
+"""No strategy was tuned on these landscapes; tune on others, such as `--salt quality`."""
 FAILURES = tuple(o.name.lower() for o in Outcome if o is not Outcome.OK)
 MEANS = ("share", "gain", "min_regret", "timed", *FAILURES, "proposal_ms")
 WITH_ERROR = ("share", "gain", "min_regret")
@@ -64,7 +66,7 @@ class Task(NamedTuple):
     budgets: tuple[int, ...]
     builds: int = 0  # where it ends; 0 is the largest budget
     unit: str = "builds"
-    salt: str = "quality"
+    salt: str = SALT
 
 
 class Result(NamedTuple):
@@ -183,13 +185,13 @@ def main() -> None:
     parser.add_argument("--budgets", type=int, nargs="+", default=list(BUDGETS), help="builds, or timed evaluations")
     parser.add_argument("--unit", choices=("builds", "timed"), default="builds", help="of the budgets")
     parser.add_argument("--builds", type=int, default=400, help="where studies end, with --unit timed")
-    parser.add_argument("--salt", default="quality", help="text that landscapes, noise and studies are seeded from")
+    parser.add_argument("--salt", default=SALT, help="text that landscapes, noise and studies are seeded from")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--out", type=Path, help="CSV that takes the results in")
     arguments = parser.parse_args()
     if min(arguments.seeds, arguments.landscapes, arguments.jobs, *arguments.budgets) < 1:
         parser.error("seeds, landscapes, budgets and jobs are at least 1")
-    if arguments.out is not None and (arguments.unit, arguments.salt) != ("builds", "quality"):
+    if arguments.out is not None and (arguments.unit, arguments.salt) != ("builds", SALT):
         parser.error("--out takes results by builds on the usual landscapes")
     builds = arguments.builds if arguments.unit == "timed" else 0
     for spec in arguments.strategies:

@@ -34,7 +34,8 @@ _MEASURED = """
 Planted landscapes: spaces of 195 knobs (`dense`: 10) whose truth is known. The numbers are the true gain of the
 route that a study recommends, as a share of the gain of the best feasible route there is, with standard errors over
 landscapes; for `null`, where nothing helps, the true gain in per cent (below 0 is a loss). A build-only probe counts as
-a build. Each study met another landscape; `studies` says how many there were. Every strategy meets the same ones.
+a build. Each study met another landscape, on none of which a strategy was tuned; `studies` says how many there were.
+Every strategy meets the same ones.
 
 """
 _COMMAND = """
