@@ -3,8 +3,9 @@
 A walk over routes. Each trial changes one knob of the current route; knobs take their turns in sweeps, in an
 order drawn anew for each sweep. A finished trial becomes the current route with the probability
 min(1, exp(-D / T - s^2 / (2 T^2))), D being its log-latency minus that of the current route, s the standard error
-of D and T the temperature. The second term is the price of noise: with it the walk samples exactly what a
-walk without noise would sample at T. T falls from `start` to `end` standard errors of one value, by half
+of D and T the temperature. The second term is the price of noise: with it a walk that measures both routes anew
+for every step samples exactly what a walk without noise would sample at T. Here the current route keeps its
+value, which makes that an approximation. T falls from `start` to `end` standard errors of one value, by half
 every `halving` trials; a walk far below the noise would only follow luck.
 
 Where every single change of the current route was tried, the walk goes on over tried routes, whose values are
@@ -17,8 +18,9 @@ builders moves are proposed from a route that is a few trials old, as in asynchr
 Good at: gains that need a small loss on the way; any noise. Bad at: keeping what it found, since at the noise's
 temperature harmful changes of its size are accepted too; the nominated route is the shared rule's choice.
 
-Source: Kirkpatrick, Gelatt and Vecchi, "Optimization by Simulated Annealing", Science 220, 1983; Ceperley and
-Dewing, "The penalty method for random walks with uncertain energies", J. Chem. Phys. 110, 1999 (the acceptance).
+Source: Kirkpatrick, Gelatt and Vecchi, "Optimization by Simulated Annealing", Science 220, 1983, with the acceptance
+of Metropolis et al., J. Chem. Phys. 21, 1953; under noise that of Ceperley and Dewing, "The penalty method for random
+walks with uncertain energies", J. Chem. Phys. 110, 1999, for normal noise of known variance.
 """
 
 from __future__ import annotations

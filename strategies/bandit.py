@@ -12,9 +12,13 @@ where the turn was.
 
 Good at: not knowing which strategy suits. Bad at: it is never quite as good as its best member; few trials.
 
-Source: Fialho, Da Costa, Schoenauer and Sebag, "Analyzing Bandit-based Adaptive Operator Selection Mechanisms",
-Annals of Mathematics and Artificial Intelligence 60, 2010, sections 3.2 and 4 (AUC credit, sliding window); as a
-portfolio of tuners: Ansel et al., "OpenTuner", PACT 2014, section 3.2.1, whose window and constant are the defaults.
+Source: Ansel et al., "OpenTuner: An Extensible Framework for Program Autotuning", PACT 2014, AUC bandit meta technique,
+whose window and constant are the defaults. Credit: Fialho, Schoenauer and Sebag, "Toward Comparison-based Adaptive
+Operator Selection", GECCO 2010, whose curve runs over the ranks of the gains, where OpenTuner's and this one run over
+time. Sliding window: Fialho, Da Costa, Schoenauer and Sebag, "Analyzing Bandit-based Adaptive Operator Selection
+Mechanisms", Annals of Mathematics and Artificial Intelligence 60, 2010. Bonus: UCB1, Auer, Cesa-Bianchi and Fischer,
+"Finite-time Analysis of the Multiarmed Bandit Problem", Machine Learning 47, 2002, with the natural logarithm, where
+OpenTuner has that to base 2.
 """
 
 from __future__ import annotations
@@ -89,7 +93,7 @@ class Bandit:
                 for member, _ in window:
                     asked[member] += 1
             spread = math.sqrt(2.0 * math.log(max(sum(asked), 1)))
-            # Never asked comes first; OpenTuner, section 3.2.1: AUC + C sqrt(2 ln |H| / H_t).
+            # Never asked comes first; else AUC + C sqrt(2 ln |H| / H_t), with H the window, H_t of it the member's.
             score = [
                 area[m] + self.bonus * spread / math.sqrt(asked[m]) if asked[m] else math.inf for m in range(count)
             ]
@@ -99,7 +103,7 @@ class Bandit:
         return order
 
     def _areas(self, window: deque[tuple[int, int]], hits: set[int], known: int) -> list[float]:
-        """Area under each member's curve of hits, 1 where every one hit: Fialho et al., section 3.2."""
+        """Area under each member's curve of hits, 1 where every one hit: trial i of its n weighs 2 i / (n (n + 1))."""
         total, places = [0.0] * len(self._members), [0] * len(self._members)
         for member, number in window:
             if number <= known:

@@ -13,8 +13,10 @@ Good at: budgets of many hundreds; knobs with many values. Bad at: 200 knobs and
 the distribution.
 
 Source: Hamano, Nomura, Saito, Uchida and Shirakawa, "CatCMA with Margin", GECCO 2025, arXiv:2504.07884; the categorical
-part is that of "CatCMA", GECCO 2024, arXiv:2405.09962, after Akimoto et al., "Adaptive stochastic natural gradient
-method for one-shot neural architecture search", ICML 2019. The tests compare each step with `cmaes.CatCMAwM`.
+part is that of Hamano, Saito, Nomura, Uchida and Shirakawa, "CatCMA", GECCO 2024, arXiv:2405.09962: natural gradient,
+margin and its size, with the rate of ASNG: Akimoto, Shirakawa, Yoshinari, Uchida, Saito and Nishida, "Adaptive
+Stochastic Natural Gradient Method for One-Shot Neural Architecture Search", ICML 2019. The tests compare each step
+with `cmaes.CatCMAwM`.
 """
 
 from __future__ import annotations
@@ -107,7 +109,7 @@ class Distributions:
         n, most = len(counts), int(counts.max())
         self._counts = counts
         self._exists = np.arange(most) < counts[:, None]
-        # The margin, arXiv:2504.07884, section 3 (and 2405.09962, section 3.3).
+        # The margin that arXiv:2405.09962 derives: (1 - 0.73^(1 / knobs)) / (values - 1); arXiv:2504.07884 keeps it.
         self._least = ((1 - 0.73 ** (1 / n)) / (counts - 1))[:, None]
         share = max(share, float(self._least.max()) * (most - 1))
         q = np.where(self._exists, share / (counts - 1)[:, None], 0.0)
@@ -128,10 +130,10 @@ class Distributions:
         """One step towards the better half of these routes, best first, int16 (population, n)."""
         population, n = ranked.shape
         half = population // 2
-        # Hansen, arXiv:1604.00772, equation 49, the positive ones, normalised.
+        # Hansen, arXiv:1604.00772, equation 49, the positive ones, normalised as in equation 53.
         weights = math.log((population + 1) / 2) - np.log(np.arange(1, half + 1))
         weights /= np.maximum(math.log((population + 1) / 2) - np.log(np.arange(1, population + 1)), 0).sum()
-        # Natural gradient of the expected rank: arXiv:2405.09962, equation 6.
+        # Natural gradient for q, as in arXiv:2405.09962: the weighted sum of c - q over the better half, c one-hot.
         hit = np.zeros_like(self.q)
         at = np.arange(n)
         for weight, codes in zip(weights.tolist(), ranked, strict=False):
@@ -146,8 +148,8 @@ class Distributions:
         scaled = np.where(free, scaled, 0.0)
         length = math.sqrt(float((scaled**2).sum()))
         self.q = self.q + self._rate / (length + _EPS) * gradient
-        # Adaptation of the rate by the signal-to-noise ratio of the gradient: Akimoto et al., section 4.3. It acts
-        # from the next step on.
+        # ASNG, Akimoto et al.: the rate follows the signal-to-noise ratio of the gradient (theirs: rate 1 at the start,
+        # threshold 1.5). It acts from the next step on.
         self._rate = 1.0 / self._trust
         beta = self._rate / math.sqrt(self._parameters)
         if length > 0:
@@ -157,7 +159,7 @@ class Distributions:
         self._keep_margin()
 
     def _keep_margin(self) -> None:
-        """Every value keeps its least probability: arXiv:2504.07884, section 3."""
+        """Every value keeps its least probability: the margin correction of arXiv:2405.09962."""
         q = np.where(self._exists, np.maximum(self.q, self._least), 0.0)
         total = q.sum(axis=1, keepdims=True)
         room = total - self._least * self._counts[:, None]

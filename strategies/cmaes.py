@@ -18,10 +18,12 @@ are put back to the default before a route is proposed (`Blame`).
 Good at: many hundreds of builds; knobs whose values are ordered. Bad at: 200 knobs and 200 builds, which are ten
 steps of the distribution; unordered values.
 
-Source: Ros and Hansen, "A simple modification in CMA-ES achieving linear time and space complexity", PPSN 2008 (the
+Source: Ros and Hansen, "A Simple Modification in CMA-ES Achieving Linear Time and Space Complexity", PPSN 2008 (the
 separable update); Hansen, "The CMA Evolution Strategy: A Tutorial", arXiv:1604.00772 (the equations cited below);
-Hamano, Saito, Nomura and Shirakawa, "CMA-ES with Margin", GECCO 2022, arXiv:2205.13482, section 4 (the margin).
-The tests compare each step with `cmaes.SepCMA` and `cmaes.CMAwM`.
+Hansen and Kern, "Evaluating the CMA Evolution Strategy on Multimodal Test Functions", PPSN 2004 (the weights, and the
+rates of the step size and of the paths, which the tutorial has since changed); Hamano, Saito, Nomura and Shirakawa,
+"CMA-ES with Margin", GECCO 2022, arXiv:2205.13482 (the margin, for a full matrix there). The tests compare each step
+with `cmaes.SepCMA` and `cmaes.CMAwM`.
 """
 
 from __future__ import annotations
@@ -132,13 +134,17 @@ class SeparableWithMargin:
         self.margin = 1 / (n * population) if margin is None else margin
         self._path_sigma, self._path_c, self._generation = np.zeros(n), np.zeros(n), 0
         half = population // 2
-        weights = math.log(half + 1) - np.log(np.arange(1, half + 1))  # tutorial, equation 49, the positive ones
+        # Hansen and Kern; the tutorial's equation 49 has (population + 1) / 2 in place of half + 1.
+        weights = math.log(half + 1) - np.log(np.arange(1, half + 1))
         self._weights: Floats = weights / weights.sum()
         mu = 1 / float((self._weights**2).sum())
         self._mu = mu
-        self._c1 = 2 / ((n + 1.3) ** 2 + mu)
+        self._c1 = 2 / ((n + 1.3) ** 2 + mu)  # tutorial, equation 57
+        # Ros and Hansen: the full matrix's rate, Hansen and Kern's, times (n + 2) / 3. As in `cmaes.SepCMA` all of it
+        # goes to the better half, and c1 comes on top.
         full = 2 / mu / (n + math.sqrt(2)) ** 2 + (1 - 1 / mu) * min(1, (2 * mu - 1) / ((n + 2) ** 2 + mu))
-        self._cmu = (n + 2) / 3 * full  # Ros and Hansen, section 3: (n + 2) / 3 times faster than the full matrix
+        self._cmu = (n + 2) / 3 * full
+        # Hansen and Kern; the tutorial's equations 55 and 56 differ in cs and cc.
         self._cs = (mu + 2) / (n + mu + 3)
         self._ds = 1 + 2 * max(0.0, math.sqrt((mu - 1) / (n + 1)) - 1) + self._cs
         self._cc = 4 / (n + 4)
@@ -188,7 +194,7 @@ class SeparableWithMargin:
         self._keep_margin()
 
     def _keep_margin(self) -> None:
-        """Every knob keeps the probability `margin` of leaving its value. Hamano et al. 2022, section 4."""
+        """Every knob keeps the probability `margin` of leaving its value: Hamano et al. 2022."""
         inside = np.clip(np.ceil(self.mean - 0.5), 0, self.top)
         low = np.clip(inside - 1, 0, self.top - 1) + 0.5  # the limits around the mean; equal at the ends of the range
         up = np.clip(inside, 0, self.top - 1) + 0.5
@@ -197,11 +203,11 @@ class SeparableWithMargin:
         above = 1.0 - ndtr((up - self.mean) / (deviation * self.A))
         edge = np.maximum(below, above) > 0.5
         half = self.margin / 2
-        # At an end of the range: the mean moves to where the chance of passing the limit is the margin (section 4.2).
+        # At an end of the range, as for binary knobs: the mean moves to where the limit is passed with the margin.
         short = edge & (np.minimum(below, above) < self.margin)
         distance = deviation * self.A * float(ndtri(1 - self.margin))
         ends = up + np.sign(self.mean - up) * distance
-        # Between two limits: mean and A give each side half the margin at least (section 4.3).
+        # Between two limits, as for integer knobs: mean and A give each side half the margin at least.
         between = 1.0 - below - above
         p_low, p_up = np.maximum(below, half), np.maximum(above, half)
         excess = (1.0 - p_low - p_up - between) / (p_low + between + p_up - 3 * half)

@@ -15,8 +15,9 @@ With noise half of the changes that do nothing have a negative RIP. A change cou
 Where rows carry no error the history's noise counts.
 
 Failures: a change that makes a working baseline fail is the cause, alone or together with what was made before;
-it has no RIP, is not made, and is not measured again. Every measurement is one trial; routes that were tried are not
-tried again, their first value counts. Step 1 runs in any number of builders, step 2 is sequential.
+it has no RIP and is not made; after a failure in step 1 it is not measured again. Every measurement is one trial;
+routes that were tried are not tried again, their first value counts. Step 1 runs in any number of builders, step 2 is
+sequential.
 
 Good at: telling changes apart one by one; few interactions. Bad at: small budgets, as step 1 alone takes one
 build per change: about 200 for 195 knobs.

@@ -8,7 +8,8 @@ budget below the number of changes does not always leave out the same ones.
 Good at: a first look at every knob for the price of one trial per value. Bad at: gains that need
 two changes at once; with noise and many knobs the fastest single change is often just the luckiest.
 
-Source: trtexec's tuner, searching algorithm `fast` (TensorRT 11.1, Global Performance Tuner).
+Source: trtexec's tuner, searching algorithm `fast` (TensorRT 11.1, Global Performance Tuner); the order is that of
+`identifyVariedKnob` in its samples/common/sampleTuning.cpp.
 """
 
 from __future__ import annotations

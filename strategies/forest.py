@@ -16,10 +16,11 @@ Bad at: many small additive effects, of which a tree of few leaves sees only the
 
 Source: Hutter, Hoos and Leyton-Brown, "Sequential Model-Based Optimization for General Algorithm
 Configuration" (SMAC), LION 5, 2011, section 4: forest of ten trees over categorical knobs, log
-responses, expected improvement (section 4.3, after Jones, Schonlau and Welch, JGO 13, 1998, eq. 15), multi-start
-local search, interleaved random routes. Mean and variance over trees: Hutter, Xu, Hoos and Leyton-Brown,
-"Algorithm runtime prediction: Methods & evaluation", AIJ 206, 2014, on random forests. The trees are
-scikit-learn's.
+responses, expected improvement, multi-start local search, other routes in between (SMAC's are random). The
+improvement is that of the log-latency: Jones, Schonlau and Welch, JGO 13, 1998, eq. 15; SMAC's, in section 4.3, is
+that of the latency itself. Mean and variance over trees: Hutter, Xu, Hoos and Leyton-Brown, "Algorithm runtime
+prediction: Methods & evaluation", AIJ 206, 2014, section 4.3.2; SMAC leaves the variance within the leaves out. The
+trees are scikit-learn's.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ class Forest:
         rng = streams.trial(wanted, "forest")
         self._forest = []
         for _ in range(self.trees):
-            picked = rng.integers(wanted, size=wanted)  # the bootstrap, as in Breiman's forests
+            picked = rng.integers(wanted, size=wanted)  # the bootstrap: Breiman, Machine Learning 45, 2001
             tree = DecisionTreeRegressor(
                 min_samples_split=6,
                 max_features=5 / 6,  # of the columns at each split: SMAC's choice

@@ -12,7 +12,8 @@ trial 0, so it is skipped when its turn comes: every other route keeps its place
 Good at: small spaces, where it proves what the best route is. Bad at: everything else; a budget
 that covers a small part of the space only ever changes the last few knobs (or the first few).
 
-Source: trtexec's tuner, searching algorithm `full` (TensorRT 11.1, Global Performance Tuner).
+Source: trtexec's tuner, searching algorithm `full` (TensorRT 11.1, Global Performance Tuner); the order is that of
+`TuningContext::getPathAtIndex` in its samples/common/sampleTuning.cpp.
 """
 
 from __future__ import annotations

@@ -127,7 +127,8 @@ class Genetic:
         price[self._first + codes] = np.inf
         number = min(int(rng.geometric(1.0 / self.mutations)), int((price < np.inf).sum()))
         if number:
-            # The smallest of exponential numbers over the weights: a weighted sample without replacement.
+            # The smallest of exponential numbers over the weights: a weighted sample without replacement
+            # (Efraimidis and Spirakis, Inf. Process. Lett. 97, 2006).
             key = rng.standard_exponential(len(price)) * price
             for at in np.argpartition(key, number - 1)[:number].tolist():
                 codes[self._knob[at]] = self._code[at]

@@ -16,11 +16,12 @@ Good at: interactions of several knobs, few trials, few knobs. Bad at: speed, th
 cube of the working rows; the best and latest `rows` are used), many small effects at once.
 
 Source: Rasmussen and Williams, "Gaussian Processes for Machine Learning", MIT Press 2006: prediction (eqs.
-2.25 and 2.26), marginal likelihood (eq. 2.30), linear kernel (section 4.2.2). Hamming kernel over categories:
-Hutter, PhD thesis, UBC 2009. Additive and free parts: Duvenaud, Nickisch and Rasmussen, "Additive
-Gaussian Processes", NeurIPS 2011. Screening by marginal effects: Fan and Lv, "Sure independence
-screening for ultrahigh dimensional feature space", JRSS B 70, 2008. Expected improvement: Jones, Schonlau and
-Welch, JGO 13, 1998, eq. 15.
+2.25 and 2.26), marginal likelihood (eq. 2.30), constant (section 2.7), linear kernel (section 4.2.2). Hamming kernel
+over categories: Hutter, "Automated Configuration of Algorithms for Solving Hard Computational Problems", PhD thesis,
+UBC 2009. Additive and free parts: Duvenaud, Nickisch and Rasmussen, "Additive Gaussian Processes", NeurIPS 2011.
+Screening before the fit: Fan and Lv, "Sure independence screening for ultrahigh dimensional feature space",
+JRSS B 70, 2008, by marginal correlations there, by the joint linear part here. Expected improvement: Jones, Schonlau
+and Welch, JGO 13, 1998, eq. 15.
 """
 
 from __future__ import annotations
@@ -252,7 +253,10 @@ def _fit(
     free: float,
     length: float,
 ) -> tuple[float, _Process]:
-    """Log marginal likelihood (eq. 2.30), the constant by generalised least squares, and the process."""
+    """Log marginal likelihood (eq. 2.30, less n/2 log 2 pi), with its process.
+
+    The constant is that of generalised least squares (section 2.7), taken for certain.
+    """
     covariance = _kernel(held, held, screened, linear, free, length)
     covariance[np.diag_indices(len(y))] += variance
     factor = cho_factor(covariance, lower=True, check_finite=False)

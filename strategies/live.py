@@ -31,8 +31,11 @@ three or more knobs change together; a proposal costs milliseconds.
 
 Source: this project. Parts: Thompson sampling of a sparse model over binary choices is BOCS (Baptista and Poloczek,
 "Bayesian Optimization of Combinatorial Structures", ICML 2018); the regression is the variational approximation of
-Carbonetto and Stephens, Bayesian Analysis 7, 2012, eqs. 8-11; group tests by halving, Dorfman 1943 and Hwang 1972;
-noisy-or, Pearl, "Probabilistic Reasoning in Intelligent Systems", 1988, section 4.3.2, by belief propagation.
+Carbonetto and Stephens, "Scalable Variational Inference for Bayesian Variable Selection in Regression", Bayesian
+Analysis 7, 2012, eqs. 8-10; group tests, Dorfman, "The Detection of Defective Members of Large Populations", Ann. Math.
+Statist. 14, 1943, by halving, Hwang, "A Method for Detecting All Defective Members in a Population by Group Testing",
+JASA 67, 1972; noisy-or, Pearl, "Probabilistic Reasoning in Intelligent Systems", 1988, section 4.3.2, by belief
+propagation on a graph with loops, Murphy, Weiss and Jordan, UAI 1999.
 """
 
 from __future__ import annotations
@@ -524,7 +527,7 @@ class _Gaussian(NamedTuple):
 
     @classmethod
     def fit(cls, x: Floats, history: History, safe: Indices) -> _Gaussian:
-        """Bayesian linear regression (Bishop, "Pattern Recognition and Machine Learning", eqs. 3.50 and 3.51)."""
+        """Bayesian linear regression (Bishop, "Pattern Recognition and Machine Learning", 2006, eqs. 3.50 and 3.51)."""
         rows, y, weight = _measured(history)
         sigma = float(np.hypot(_noise(history), MISFIT))
         design = np.concatenate([np.ones((len(rows), 1)), x[np.ix_(rows, safe)]], axis=1)
@@ -573,6 +576,7 @@ def _regress(
 ) -> _Posterior:
     """Spike and slab by coordinate ascent (Carbonetto and Stephens 2012, eqs. 8-10), gram = x' W x.
 
+    The slab is given in log-ratios: slab^2 is their sigma_a^2 sigma^2. It and the noise are fixed, not averaged over.
     From scratch the noise comes down to sigma from the spread of the values, so that a strong effect
     is not split among its neighbours for ever; with `rng` effects are visited in random order.
     """

@@ -17,9 +17,10 @@ kick carries none of these.
 Good at: many knobs that act alone; a few per cent each. Bad at: gains of two changes that each harm alone, and
 changes that gain less than the noise.
 
-Source: Lourenco, Martin and Stutzle, "Iterated Local Search", Handbook of Metaheuristics, 2003, section 2, with
-its acceptance `Better`; Bentley, "Fast algorithms for geometric traveling salesman problems", ORSA J. Comput. 4,
-1992 (don't-look bits); the shrinkage is the positive-part James-Stein estimate, 1961.
+Source: Lourenco, Martin and Stutzle, "Iterated Local Search", Handbook of Metaheuristics, 2003, section 2, with its
+acceptance criterion `Better`; Bentley, "Fast algorithms for geometric traveling salesman problems", ORSA J. Comput. 4,
+1992 (don't-look bits); the shrinkage has the form of the positive-part James-Stein estimate (James and Stein,
+"Estimation with Quadratic Loss", Fourth Berkeley Symposium, 1961), of one gain alone.
 """
 
 from __future__ import annotations
@@ -203,7 +204,7 @@ class LocalSearch:
     ) -> None:
         """Keeps a change."""
         self._engine = engine
-        # James-Stein, positive part: a gain that is selected for being large is believed in part.
+        # The form of James-Stein, positive part: a gain that is selected for being large is believed in part.
         believed = gain * max(0.0, 1.0 - variance / gain**2)
         self._codes, self._level = codes.copy(), self._level + believed
         self._error, self._averaged = min(error, math.hypot(self._error, 0.5 * error)), 2
@@ -228,7 +229,7 @@ class LocalSearch:
                 return
         if math.isnan(self._level):
             self._go_home()
-        # Lourenco et al., section 2.3.3, acceptance `Better`, beyond the noise.
+        # Lourenco et al., acceptance criterion `Better`, beyond the noise.
         doubt = self.deviations * math.hypot(self._error, self._home_error)
         if not self._kicked or self._level < self._home_level - doubt:
             self._home, self._home_level, self._home_error = self._codes, self._level, self._error

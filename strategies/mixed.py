@@ -10,13 +10,16 @@ What differs from trtexec, on purpose:
 - trtexec measures routes of phase 1 again when it meets them in phase 2. Here a route that was
   tried is skipped, so a study takes fewer trials than `count` says; the order of the rest is kept.
 - Which knobs gained is worked out from the first trial of each single change, so a study that is
-  resumed inside phase 2 goes on where it stopped. trtexec forgets the gains and starts phase 2 anew.
+  resumed inside phase 2 goes on where it stopped. trtexec, resumed, knows neither the gains of before nor
+  the reference's time, and makes no phase 2.
 
 Good at: few, strong, roughly additive gains. Bad at: many knobs with noise, where chance alone
 makes half of the neutral knobs "gain" and phase 2 explodes; `margin` is the counter-measure, and
 `margin=auto` sets it by the measured noise.
 
-Source: trtexec's tuner, searching algorithm `mixed` (TensorRT 11.1, Global Performance Tuner).
+Source: trtexec's tuner, searching algorithm `mixed` (TensorRT 11.1, Global Performance Tuner); phase 2 is
+`buildMixedPhase2Context` in its samples/common/sampleTuning.cpp, over all knobs that gained: the limit of ten in
+sampleTuning.h is not used.
 """
 
 from __future__ import annotations

@@ -9,7 +9,8 @@ Good at: a yardstick; budgets of thousands. Bad at: a few hundred builds of rout
 first generation alone costs `population` builds far from the reference.
 
 Source: Deb, Pratap, Agarwal and Meyarivan, "A fast and elitist multiobjective genetic algorithm: NSGA-II", IEEE
-Trans. Evol. Comput. 6, 2002, section III (and VI for constraints); the implementation is Optuna's `NSGAIISampler`.
+Trans. Evol. Comput. 6, 2002, section III (and VI for constraints); the implementation is Optuna's `NSGAIISampler`, with
+uniform crossover and uniform mutation in place of the paper's operators.
 """
 
 from __future__ import annotations

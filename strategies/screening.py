@@ -17,11 +17,15 @@ Good at: many knobs, few of which matter, mostly additively; a method that engin
 Bad at: effects that only show in the company of others, groups that fail by many pairs.
 
 Source: Plackett and Burman, "The Design of Optimum Multifactorial Experiments", Biometrika 33, 1946 (the
-cyclic designs of order q + 1, q prime; Paley 1933); Box and Wilson, JRSS B 13, 1951 (fold-over); Booth and
+cyclic designs of order q + 1, q prime; Paley, "On Orthogonal Matrices", J. Math. Phys. 12, 1933); Box and
+Wilson, "On the Experimental Attainment of Optimum Conditions", JRSS B 13, 1951 (fold-over); Booth and
 Cox, "Some Systematic Supersaturated Designs", Technometrics 4, 1962, and Lin, "A New Class of
-Supersaturated Designs", Technometrics 35, 1993 (part of the rows of a Hadamard matrix, analysed by
-stepwise selection). When to stop: the risk inflation criterion, Foster and George, Annals of
-Statistics 22, 1994, t^2 > 2 log m. Fit: the sweep operator, Goodnight, American Statistician 33, 1979.
+Supersaturated Designs", Technometrics 35, 1993 (part of the rows of a Hadamard matrix, half of them by a
+branching column there, drawn here; analysed by stepwise selection). Pairs of active values: Hamada and Wu,
+"Analysis of Designed Experiments with Complex Aliasing", J. Quality Technology 24, 1992 (heredity). When to
+stop: the risk inflation criterion, Foster and George, "The Risk Inflation Criterion for Multiple
+Regression", Annals of Statistics 22, 1994, t^2 > 2 log m. Fit: the sweep operator, Goodnight, "A Tutorial
+on the SWEEP Operator", American Statistician 33, 1979.
 """
 
 from __future__ import annotations
@@ -155,7 +159,8 @@ class Screening:
         chosen = best.copy()
         active = np.flatnonzero((fit.sure > 0) & (causes.alone < 0.01))
         if attempt and active.size:
-            # Smallest exponential times, with rates that fall with |t|: a weighted draw without replacement.
+            # Smallest exponential times, with rates that fall with |t|: a weighted draw without replacement
+            # (Efraimidis and Spirakis, Inf. Process. Lett. 97, 2006).
             times = rng.standard_exponential(active.size) * fit.sure[active] ** 2
             for value in active[np.argsort(times)[: 1 + attempt // 3]].tolist():
                 on = not chosen[value]

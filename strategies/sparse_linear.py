@@ -21,9 +21,10 @@ Bad at: effects of three and more knobs together; gains that no single change sh
 
 Source: Baptista and Poloczek, "Bayesian Optimization of Combinatorial Structures" (BOCS), ICML 2018,
 section 3: the pairwise model, Thompson sampling and the optimisation of the draw; in place of
-their horseshoe the spike and slab, whose zeros are exact: Mitchell and Beauchamp, "Bayesian Variable
-Selection in Linear Regression", JASA 83, 1988, sampled as in George and McCulloch, "Approaches for
-Bayesian Variable Selection", Statistica Sinica 7, 1997, section 4. Group testing: see `FailureCauses`.
+their horseshoe (Carvalho, Polson and Scott, Biometrika 97, 2010) the spike and slab, whose zeros are
+exact: Mitchell and Beauchamp, "Bayesian Variable Selection in Linear Regression", JASA 83, 1988, with a
+normal slab for their uniform one, sampled as in Geweke, "Variable selection and model comparison in
+regression", Bayesian Statistics 5, 1996. Group testing: see `FailureCauses`.
 """
 
 from __future__ import annotations
@@ -196,7 +197,7 @@ def _worth(effects: Floats) -> Floats:
 def _optimum(knob: NDArray[np.intp], pairs: NDArray[np.intp], effects: Floats, usable: Bools, fixed: Bools) -> Bools:
     """The usable values (bool (m,)) with the smallest sum of effects, at most one of a knob, by coordinate descent.
 
-    fixed: values that are on in any case. BOCS relaxes this problem to a semidefinite one; with few
+    fixed: values that are on in any case. BOCS relaxes this problem to a semidefinite one, or anneals; with few
     pairs that matter, descent over the knobs in pairs from the optimum without them does.
     """
     m = len(knob)
@@ -253,7 +254,7 @@ def _gibbs(
     y = constant + design b + noise / sqrt(weight) * sqrt(s); b_j = 0 with chance 1 - share, else N(0, slab);
     the constant is integrated out; share, slab and s have conjugate priors and are sampled too. The
     first m columns and the others have a share each. One coordinate at a time, b_j and its indicator drawn
-    together: the odds of the indicator are those of the two marginal likelihoods given all other effects.
+    together (Geweke 1996): the odds of the indicator are those of the two marginal likelihoods given all other effects.
     """
     y, weight, sure = data
     n, columns = len(y), len(gram)

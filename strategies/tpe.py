@@ -15,8 +15,10 @@ knobs with few trials, where most of the good routes' values are there by chance
 Source: Bergstra, Bardenet, Bengio and Kegl, "Algorithms for Hyper-Parameter Optimization", NeurIPS
 2011, section 4 (the idea); Falkner, Klein and Hutter, "BOHB", ICML 2018 (the joint density);
 Watanabe, "Tree-Structured Parzen Estimator: Understanding Its Algorithm Components and Their Roles
-for Better Empirical Performance", arXiv:2304.11127, 2023 (what each part contributes); the
-implementation is Optuna's `TPESampler` (Akiba et al., "Optuna", KDD 2019).
+for Better Empirical Performance", arXiv:2304.11127, 2023 (what each part contributes); "Optuna
+Constrained Tree-Structured Parzen Estimator Is a Joint Density Generalization of c-TPE",
+arXiv:2606.09889 (Optuna's constraints, by its documentation); the implementation is Optuna's
+`TPESampler` (Akiba et al., "Optuna", KDD 2019).
 """
 
 from __future__ import annotations
