@@ -141,9 +141,10 @@ class SeparableWithMargin:
         self._mu = mu
         self._c1 = 2 / ((n + 1.3) ** 2 + mu)  # tutorial, equation 57
         # Ros and Hansen: the full matrix's rate, Hansen and Kern's, times (n + 2) / 3. As in `cmaes.SepCMA` all of it
-        # goes to the better half, and c1 comes on top.
+        # goes to the better half, and c1 comes on top; the limit, by which no variance falls below 0 where few knobs
+        # meet a large population, is that of the tutorial's equation 58.
         full = 2 / mu / (n + math.sqrt(2)) ** 2 + (1 - 1 / mu) * min(1, (2 * mu - 1) / ((n + 2) ** 2 + mu))
-        self._cmu = (n + 2) / 3 * full
+        self._cmu = min(1 - self._c1, (n + 2) / 3 * full)
         # Hansen and Kern; the tutorial's equations 55 and 56 differ in cs and cc.
         self._cs = (mu + 2) / (n + mu + 3)
         self._ds = 1 + 2 * max(0.0, math.sqrt((mu - 1) / (n + 1)) - 1) + self._cs
