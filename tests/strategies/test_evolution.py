@@ -74,6 +74,17 @@ def test_points_behind_codes_follow_the_distribution() -> None:
         assert stats.kstest(points[:, knob], "norm", (step.mean[knob], step.sigma)).pvalue > 1e-3
 
 
+@pytest.mark.parametrize(("knobs", "population"), [(3, 100), (5, 200), (10, 400)])
+def test_variances_stay_positive_with_a_large_population_and_few_knobs(knobs: int, population: int) -> None:
+    step = part("cmaes", "SeparableWithMargin")(np.full(knobs, 0.4), 0.6, np.ones(knobs, np.int16), population)
+    rng = np.random.default_rng(3)
+    for _ in range(30):
+        codes = np.stack([step.draw(rng) for _ in range(population)])
+        points = step.points_behind(codes, rng.random(codes.shape))
+        step.update(points[np.argsort(codes.sum(axis=1) + rng.standard_normal(population))])
+        assert (step.C > 0).all() and np.isfinite(step.C).all() and step.sigma > 0
+
+
 @pytest.mark.parametrize("strategy", ["catcma", "cmaes"])
 def test_no_knob_freezes(strategy: str) -> None:
     """After hundreds of rows that always say 'default', every other value is still drawn now and then."""
