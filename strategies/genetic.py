@@ -77,8 +77,10 @@ class Genetic:
             self._knob = np.repeat(np.arange(len(space)), counts)
             self._code = (np.arange(len(self._knob)) - np.repeat(np.cumsum(counts) - counts, counts)).astype(np.int16)
             self._first = np.cumsum(counts) - counts
+            self._default = self._first + space.default
             self._tried = np.zeros(len(self._knob))
             self._price = np.ones(len(self._knob))  # the inverse of the weight of being drawn
+            self._price[self._default] = np.inf
         if not (space.cardinalities > 1).any():
             return None
         for row in range(self._rows, len(history)):
@@ -98,9 +100,10 @@ class Genetic:
         """Takes in one finished row."""
         codes, value = history.codes[row], float(history.value[row])
         carried = self._first + codes
-        self._tried[carried] += 1
-        self._price[carried] = (1.0 + self._tried[carried]) ** 2
-        self._price[self._first + history.space.default] = np.inf
+        times = self._tried[carried] + 1
+        self._tried[carried] = times
+        self._price[carried] = (1.0 + times) ** 2
+        self._price[self._default] = np.inf
         if history.outcome[row] == _OK and value > 0:
             bisect.insort(self._best, (value, row))
             del self._best[self.population :]
@@ -115,17 +118,19 @@ class Genetic:
         codes = self._parent(history, rng).copy()
         if rng.random() < self.crossover:
             other = self._parent(history, rng)
-            differ = np.flatnonzero(codes != other)
+            differ = (codes != other).nonzero()[0]
             taken = differ[rng.random(len(differ)) < 0.5]
             codes[taken] = other[taken]
-        changed = np.flatnonzero(codes != space.default)
-        if changed.size:
-            back = changed[rng.random(changed.size) * changed.size < self.reversion]
+        changed = (codes != space.default).nonzero()[0]
+        left = changed.size
+        if left:
+            back = changed[rng.random(left) * left < self.reversion]
             codes[back] = space.default[back]
+            left -= back.size
         # Values that few routes have tried come first: the chance falls with the square of their number.
         price = self._price.copy()
         price[self._first + codes] = np.inf
-        number = min(int(rng.geometric(1.0 / self.mutations)), int((price < np.inf).sum()))
+        number = min(int(rng.geometric(1.0 / self.mutations)), len(price) - len(codes) - left)  # other values there are
         if number:
             # The smallest of exponential numbers over the weights: a weighted sample without replacement
             # (Efraimidis and Spirakis, Inf. Process. Lett. 97, 2006).
