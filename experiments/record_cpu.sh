@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Records the two tables of experiments/cpu.toml, on a quiet machine: record_cpu.sh FOLDER. The same command again goes on
-# where it was stopped.
+# Records the two tables of experiments/cpu.toml, on a quiet machine, in five minutes: record_cpu.sh FOLDER. The same
+# command again goes on where it was stopped.
 set -euo pipefail
 out=${1:?give the folder for the tables}
 mkdir -p "$out"
