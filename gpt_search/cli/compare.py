@@ -207,7 +207,7 @@ def _print_tables(experiment: Experiment, results: Results) -> None:
         for row in table.itertuples(index=False)
     ]
     at = f"at {results.table['budget'].max():g} {experiment.axis}"
-    click.echo(f"{experiment.name} {at}: medians over seeds of the true gain and of the regret, in per cent")
+    print_wrapped(f"{experiment.name} {at}: medians over seeds of the true gain and of the regret, in per cent")
     headers = ("task", "strategy", "n", "gain %", "regret %", "quartiles", "timed", "failed")
     print_table(headers, rows, right=(2, 3, 4, 6, 7))
     labels: dict[str, str] = {}
