@@ -126,6 +126,12 @@ class LiveProgress:
         """Before every build of something whose number of builds is not known in advance, but at most about `most`."""
         self._line(f"{doing}: build {done + 1}, at most about {most} ({what})")
 
+    def compiling(self, phase: str, done: int, steps: int) -> None:
+        """What a backend tells of a build on its way; shown on a terminal only."""
+        if self._live is not None:
+            count = f" {done}/{steps}" if steps > 0 else ""
+            self._line(f"building: {' '.join(phase.split())}{count}")
+
     def note(self, text: str) -> None:
         """A remark that stays."""
         width = PLAIN_WIDTH if self._live is None else min(PLAIN_WIDTH, self._live.console.width)

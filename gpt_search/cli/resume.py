@@ -36,7 +36,7 @@ def resume(
     live = LiveProgress(budget)
     with stoppable(live):
         live.preparing("the study")
-        summary = run(study, storage, budget, builders, live.progress, live.started)
+        summary = run(study, storage, budget, builders, live.progress, live.started, live.compiling)
     if as_json:
         print_json(summary_json(summary))
     else:

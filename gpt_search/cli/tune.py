@@ -273,7 +273,7 @@ def tune(
 
     with stoppable(live):
         live.preparing("the knobs, the model, its golden data")
-        summary = run(config, live.progress, started, live.note)
+        summary = run(config, live.progress, started, live.note, live.compiling)
         if confirm and latest_confirmation(summary) is None:
             # A confirmation is stored whole or not at all: after Ctrl-C it is made again.
             live.continue_command = command_for("confirm", summary.study, storage)

@@ -20,7 +20,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -57,6 +57,9 @@ _ANSWERS = {
 }
 _numbers = count(1)
 
+BuildProgress = Callable[[str, int, int], None]
+"""Takes a phase of a build, how many of its steps are done, and how many there are."""
+
 
 class WorkerFailed(Exception):
     """The worker did not do what it was asked.
@@ -92,7 +95,10 @@ class Worker:
     pid: of the worker itself, also its process group and session. ready: what the backend told at
     the start, the fields of a "ready" message. start_seconds: how long the start took.
     note: cost in seconds by phase that a simulating backend announced for the latest build, or None.
+    on_progress: called with what a backend tells of a build on its way: phase, steps done, steps. By whoever asks.
     """
+
+    on_progress: BuildProgress | None = None
 
     def __init__(self, spec: WorkerSpec, timeout_s: float = START_TIMEOUT_S) -> None:
         """Starts the process and loads the backend.
@@ -213,8 +219,13 @@ class Worker:
     def _receive(self, request: Message, watch: _Watch) -> Message:
         while True:
             answer = self._channel.receive(watch)
-            if answer.id != request.id or answer.kind not in (_ANSWERS[request.kind], "note", "error"):
+            if answer.id != request.id or answer.kind not in (_ANSWERS[request.kind], "note", "progress", "error"):
                 raise GarbageError(f"request {request.id} ({request.kind}) got answer {answer.id} ({answer.kind})")
+            if answer.kind == "progress":
+                if self.on_progress is not None:
+                    told = answer.fields
+                    self.on_progress(told["phase"], told["done"], told["steps"])
+                continue
             if answer.kind != "note":
                 return answer
             self.note = {str(k): float(v) for k, v in answer.fields["cost_s"].items()}

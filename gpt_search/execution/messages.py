@@ -86,6 +86,7 @@ SCHEMA: dict[str, dict[str, type | tuple[type, ...]]] = {
     "bytes": {},
     "done": {},
     "note": {"cost_s": dict},
+    "progress": {"phase": str, "done": int, "steps": int},
     "error": {"outcome": str, "message": str, "healthy": bool},
 }
 """Kinds of messages, and the fields that each must carry with their types; "id" is common to all."""

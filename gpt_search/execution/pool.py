@@ -9,7 +9,7 @@ from typing import Any
 
 from gpt_search.backends.base import Capabilities, Fingerprints, Placement
 from gpt_search.execution.devices import DeviceLock
-from gpt_search.execution.launcher import Worker, WorkerSpec
+from gpt_search.execution.launcher import BuildProgress, Worker, WorkerSpec
 
 
 class EvaluatorClosed(Exception):
@@ -20,7 +20,8 @@ class WorkerPool:
     """Starts workers, takes them back, and kills all of them when it is closed. Any number of threads may use it.
 
     workers: all that live. holders: those that hold the reference in their second slot; warm: those whose engines are
-    warmed up; reference: the reference's own worker, where it has one.
+    warmed up; reference: the reference's own worker, where it has one. on_progress: of builds, in workers started from
+    then on.
     """
 
     def __init__(self, spec: WorkerSpec) -> None:
@@ -31,6 +32,7 @@ class WorkerPool:
         self.reference: Worker | None = None
         self.closed = False
         self.lock: DeviceLock | None = None
+        self.on_progress: BuildProgress | None = None
         self._spec = spec
         self._mutex = threading.Lock()
         self._first_start = threading.Lock()
@@ -72,6 +74,7 @@ class WorkerPool:
         """A new one. Raises EvaluatorClosed, and as `Worker` does."""
         self.check_open()
         worker = Worker(self._spec)
+        worker.on_progress = self.on_progress
         with self._mutex:
             self.workers.add(worker)
         if self.closed:

@@ -15,6 +15,7 @@ each build and may return a cost in seconds by phase, which then stands for the 
 `engine.simulate_round(seed, round, slot)` before each round of timing; `engine.simulated` is True when its
 samples are not wall time. Any backend may have `device_id` (text, names the physical device for
 the lock; default "cpu") and `device_state()` (numbers such as clocks and temperature, by name);
+`on_progress`, which is set before each build to what takes a phase's name, its steps done and its steps;
 `check_options(values)`, which gives build options in the form that records keep, or raises InputError;
 `cannot_run()`, one line on why it can build here but not run, or None; `frozen_cache`, True where builds
 start from a cache that the study's first build wrote (see `run.timing_cache`). Any engine may have `facts`,
@@ -23,12 +24,15 @@ JSON-like, which are recorded with its build.
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
+import math
 import os
 import resource
 import signal
 import socket
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -64,6 +68,8 @@ INPUT = "INPUT"
 """The outcome that an error answer names when the error is the user's to fix (InputError)."""
 
 _MESSAGE_LIMIT = 100_000
+_PHASE_LENGTH = 200
+_TELL_EVERY_S = 1.0
 
 
 def outcome_of(error: BaseException) -> str:
@@ -78,6 +84,27 @@ def outcome_of(error: BaseException) -> str:
     if isinstance(error, InputError):
         return INPUT
     return Outcome.CRASH.name
+
+
+class _Telling:
+    """Passes on what a backend tells of its build, about once a second: more would disturb what it is about.
+
+    A backend may call it from threads of its own.
+    """
+
+    def __init__(self, channel: Channel, request: int) -> None:
+        self._channel, self._request = channel, request
+        self._lock, self._last = threading.Lock(), -math.inf
+
+    def __call__(self, phase: str, done: int, steps: int) -> None:
+        with self._lock:
+            now = time.monotonic()
+            if now - self._last < _TELL_EVERY_S:
+                return
+            self._last = now
+            fields = {"phase": str(phase)[:_PHASE_LENGTH], "done": int(done), "steps": int(steps)}
+            with contextlib.suppress(OSError, ChannelClosed):  # nobody listens any more: the main thread will see it
+                self._channel.send(Message("progress", self._request, fields))
 
 
 class Server:
@@ -180,6 +207,8 @@ class Server:
                 note = {str(k): float(v) for k, v in cost.items()}
                 self._channel.send(Message("note", request.id, {"cost_s": note}))
         began = time.perf_counter()
+        if hasattr(backend, "on_progress"):
+            backend.on_progress = _Telling(self._channel, request.id)
         engine = backend.build(workload, route, self._options)
         return self._keep(slot, engine, request, time.perf_counter() - began)
 

@@ -14,6 +14,7 @@ from gpt_search.domain.history import History
 from gpt_search.domain.outcome import Observation, Outcome
 from gpt_search.domain.space import Codes
 from gpt_search.domain.streams import Streams, seed_from
+from gpt_search.execution.launcher import BuildProgress
 from gpt_search.execution.rounds import ReferenceFailed
 from gpt_search.run.config import TuneConfig
 from gpt_search.run.engines import Engines
@@ -34,11 +35,13 @@ def tune(
     progress: Progress | None = None,
     started: Callable[[StudyStore], None] | None = None,
     note: Callable[[str], None] | None = None,
+    building: BuildProgress | None = None,
 ) -> StudySummary:
     """Runs a study to the end of its budget, or continues it when it exists with equal settings.
 
     progress: called after every finished trial. started: called once with the open study. note:
-    called with what the expression's parser wants the user to know.
+    called with what the expression's parser wants the user to know. building: called with what a backend tells of a
+    build on its way, from the thread of that build.
     Raises InputError for anything the user must mend; KeyboardInterrupt leaves a resumable study.
     """
     prepared = prepare(config)
@@ -48,7 +51,7 @@ def tune(
     with StudyStore.create_or_resume(config.storage, config.study_name, prepared.settings(), prepared.space) as store:
         store.set_attr("budget", _budget_json(config.budget))
         store.set_attr("builders", config.builders)
-        return _run(prepared, store, config.budget, config.builders, progress, started)
+        return _run(prepared, store, config.budget, config.builders, progress, started, building)
 
 
 def resume(
@@ -58,6 +61,7 @@ def resume(
     builders: int | None = None,
     progress: Progress | None = None,
     started: Callable[[StudyStore], None] | None = None,
+    building: BuildProgress | None = None,
 ) -> StudySummary:
     """Continues a study with its stored settings; a new budget replaces the old one and counts from the study's start.
 
@@ -75,7 +79,7 @@ def resume(
             budget = Budget(**stored)
         else:
             store.set_attr("budget", _budget_json(budget))
-        return _run(prepared, store, budget, builders or store.attr("builders", 1), progress, started)
+        return _run(prepared, store, budget, builders or store.attr("builders", 1), progress, started, building)
 
 
 def prepared_for(store: StudyStore) -> Prepared:
@@ -102,6 +106,7 @@ def _run(
     builders: int,
     progress: Progress | None,
     started: Callable[[StudyStore], None] | None,
+    building: BuildProgress | None,
 ) -> StudySummary:
     restored = store.restore()
     if store.attr("end") is not None:
@@ -119,6 +124,7 @@ def _run(
     if started is not None:
         started(store)
     with prepared.evaluator() as evaluator:
+        evaluator.pool.on_progress = building
 
         def learn(trial: int, codes: Codes, found: Evaluation) -> None:
             engines.learn(trial, codes, found)

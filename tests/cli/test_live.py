@@ -93,6 +93,7 @@ def test_plain_lines_fit_and_notes_fold(capsys):
     live = LiveProgress(Budget(trials=1))
     with live:
         live.preparing("nothing that a reader of plain lines needs")
+        live.compiling("tactics", 3, 8)
         live.note("word " * 40)
         live.step(0, 7, "x" * 100)
     lines = capsys.readouterr().err.splitlines()

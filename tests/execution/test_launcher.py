@@ -129,6 +129,40 @@ def test_a_log_is_bounded_while_the_compiler_still_prints(tmp_path, monkeypatch)
         assert worker.log_tail() == "0 bytes are left"
 
 
+TELLS = """
+import threading
+
+from gpt_search.backends.synthetic import SyntheticBackend
+
+
+class Tells(SyntheticBackend):
+    on_progress = None
+
+    def build(self, workload, route, options):
+        # From several threads at once, as compilers do; a message in pieces would be garbage.
+        threads = [threading.Thread(target=self.on_progress, args=("tactics" * 100, i, 8)) for i in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return super().build(workload, route, options)
+"""
+
+
+def test_what_a_backend_tells_of_a_build_is_passed_on_now_and_then(tmp_path, monkeypatch):
+    (tmp_path / "tells.py").write_text(TELLS)
+    name = f"{tmp_path / 'tells.py'}:Tells:{backend_name().partition(':')[2]}"
+    with Worker(worker_spec(tmp_path, name)) as worker:
+        assert worker.ask("build", request("only"), timeout_s=LONG, phase="build").kind == "built"  # nobody listens
+        told = []
+        worker.on_progress = lambda *step: told.append(step)
+        for expected in (1, 2):
+            assert worker.ask("build", request("only"), timeout_s=LONG, phase="build").kind == "built"
+            assert len(told) == expected  # one of eight: the others came within the same second
+        phase, done, steps = told[0]
+        assert phase == ("tactics" * 100)[:200] and 0 <= done < 8 and steps == 8
+
+
 @pytest.mark.parametrize("then", ["segv", "hang", "garbage", "exit"])
 def test_a_daemonised_grandchild_dies_with_the_worker(tmp_path, mark, then):
     name = backend_name(fail={"": f"grandchild+{then}"})

@@ -257,6 +257,24 @@ def test_a_reference_that_cannot_be_measured(kind: str, outcome: str, tmp_path: 
     assert study_names(tmp_path / "study.journal") == []
 
 
+def test_who_tunes_hears_of_builds_on_their_way(tmp_path: Path, quick_workers: None) -> None:
+    (tmp_path / "tells.py").write_text(
+        "from gpt_search.backends.synthetic import SyntheticBackend\n"
+        "class Tells(SyntheticBackend):\n"
+        "    on_progress = None\n"
+        "    def build(self, workload, route, options):\n"
+        "        self.on_progress('tactics', 3, 8)\n"
+        "        return super().build(workload, route, options)\n"
+    )
+    told: list[tuple[str, int, int]] = []
+    name = f"{tmp_path / 'tells.py'}:Tells:{backend_name().partition(':')[2]}"
+    told_config = config(tmp_path, backend=name, budget=Budget(trials=2))
+    tune(told_config, building=lambda *step: told.append(step))
+    assert len(told) == 4 and set(told) == {("tactics", 3, 8)}  # the reference on both sides, and two routes
+    resume(NAME, told_config.storage, Budget(trials=3), building=lambda *step: told.append(step))
+    assert len(told) > 4
+
+
 def test_two_studies_in_one_file(tmp_path: Path, quick_workers: None) -> None:
     """Each has its own records; the name is made from model, strategy and seed where none is given."""
     few = Budget(trials=4)
