@@ -1,6 +1,7 @@
 """Cost of one proposal with a long history, and of a simulated study, for each strategy.
 
-Run: python benchmarks/proposal_cost.py [--knobs 195] [--rows 1000] [--proposals 40] [--repeats 3] [strategy ...]
+Run: python benchmarks/proposal_cost.py [--knobs 195] [--rows 1000] [--proposals 40] [--repeats 3]
+     [--out docs/strategies-cost.csv] [strategy ...]
 
 - first ms: a fresh object's first proposal for a history of `--rows` rows, as after a resume: it works out
   everything anew. - then ms: the proposals after that, each with one more row: their mean, and the slowest.
@@ -9,12 +10,15 @@ Run: python benchmarks/proposal_cost.py [--knobs 195] [--rows 1000] [--proposals
 The rows are those that the strategy itself asks for on a planted landscape (family sparse); a strategy that ends
 earlier is given rows of `sparse_random` after that, and where it proposes nothing then its number of rows is shown.
 Times are of the processor, not of the wall, so other programs disturb them less; a strategy that computes in
-several threads is charged for all of them. Aims: 1 ms for those that fit no model, 50 ms for the others.
+several threads is charged for all of them. --out: a CSV of these numbers, which rows of the same strategies replace.
+Aims: 1 ms for those that fit no model, 50 ms for the others.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
+from pathlib import Path
 from time import process_time
 
 import numpy as np
@@ -27,6 +31,7 @@ _CHEAP = ("full", "fast", "mixed", "random", "sparse_random", "qmc", "annealing"
 _CHEAP += ("combined_elimination", "catcma")
 AIM_MS = dict.fromkeys(_CHEAP, 1.0) | dict.fromkeys(("sparse_linear", "forest", "screening", "live", "bandit"), 50.0)
 AIM_RATE = 5000
+FIELDS = ("strategy", "first_ms", "then_ms", "evaluations_per_s")
 _SEED = 7
 
 
@@ -78,8 +83,13 @@ def main() -> None:
     parser.add_argument("--proposals", type=int, default=40)
     parser.add_argument("--trials", type=int, default=200)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     landscape = planted("sparse", "proposal cost", arguments.knobs)
+    found: dict[str, dict[str, str]] = {}
+    if arguments.out is not None and arguments.out.exists():
+        with arguments.out.open(newline="", encoding="utf-8") as file:
+            found = {row["strategy"]: row for row in csv.DictReader(file)}
     print(f"{arguments.knobs} knobs, {arguments.rows} rows; aims: {AIM_RATE} evaluations/s where the aim is 1 ms")
     print(f"{'':24} {'first ms':>9} {'then ms':>9} {'slowest':>9} {'aim ms':>7} {'evaluations/s':>14}")
     for spec in arguments.strategies or strategy_names():
@@ -89,10 +99,21 @@ def main() -> None:
         cheap = aim == 1.0
         speed = rate(spec, landscape, arguments.trials, arguments.repeats if cheap else 1)
         ended = "" if own >= arguments.rows else f"  (ended after {own} rows)"
+        found[spec] = {
+            "strategy": spec,
+            "first_ms": f"{first:.2f}",
+            "then_ms": f"{np.mean(then):.3f}" if then else "",
+            "evaluations_per_s": f"{speed:.0f}",
+        }
         print(
             f"{spec:24} {first:9.2f} {mean} {slowest} {'-' if aim is None else f'{aim:g}':>7} {speed:14,.0f}{ended}",
             flush=True,
         )
+    if arguments.out is not None:
+        with arguments.out.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(found[spec] for spec in sorted(found))
 
 
 if __name__ == "__main__":

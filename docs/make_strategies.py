@@ -1,7 +1,8 @@
 """Writes docs/strategies.md and its figures from the strategies' docstrings and measured results.
 
-The results, docs/strategies.csv, are made by benchmarks/quality.py (the page says how). A test holds the page to what
-this script would write.
+The results, docs/strategies.csv and docs/strategies-timed.csv, are made by benchmarks/quality.py, and
+docs/strategies-cost.csv by benchmarks/proposal_cost.py (the page says how). A test holds the page to what this script
+would write.
 """
 
 from __future__ import annotations
@@ -11,11 +12,14 @@ import csv
 import re
 from pathlib import Path
 
+from gpt_search.analysis.figures_compare import looks
 from gpt_search.domain.landscape import FAMILIES
 from gpt_search.search.discovery import folder, strategy_info
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "strategies.csv"
+TIMED = HERE / "strategies-timed.csv"
+COST = HERE / "strategies-cost.csv"
 FIGURES = HERE / "figures"
 Results = dict[tuple[str, str, int], dict[str, str]]
 
@@ -25,8 +29,12 @@ Made from the strategies' docstrings and from measurements by `python docs/make_
 them together.
 How to write one: [strategies/README.md](../strategies/README.md).
 
-| strategy | what it does | ms per proposal | options |
-|---|---|---|---|
+Milliseconds per proposal are of processor time, at 195 knobs with 1,000 rows of history, on one core of an AMD EPYC
+("-": it ends before that); evaluations per second are of `simulate`, 200 trials
+(`python benchmarks/proposal_cost.py --out docs/strategies-cost.csv`).
+
+| strategy | what it does | ms per proposal | evaluations/s | options |
+|---|---|---|---|---|
 """
 _MEASURED = """
 ## Measured quality
@@ -40,31 +48,50 @@ Every strategy meets the same ones.
 """
 _COMMAND = """
 Made by `python benchmarks/quality.py --strategies NAME ... --families NAME ... --seeds N --landscapes N
---budgets 25 50 100 200 400 --out docs/strategies.csv`, with N the number of studies in the tables. Milliseconds per
-proposal are means over these studies, on a machine that did other work as well: compare them with each other.
+--budgets 25 50 100 200 400 --out docs/strategies.csv`, with N the number of studies in the tables.
+"""
+_BY_TIMING = """
+### inert, by timed evaluations
+
+Where a timing is much dearer than a build, timed evaluations are what counts, and a strategy that builds without timing
+saves them: share of the best gain after so many, in studies of at most 400 builds.
+`python benchmarks/quality.py --unit timed --families inert --strategies NAME ... --budgets 20 40 60 90 120 --out
+docs/strategies-timed.csv`
+
 """
 
 
-def results() -> Results:
+def results(path: Path = RESULTS) -> Results:
     """The measured results by (strategy, family, budget)."""
-    if not RESULTS.exists():
+    if not path.exists():
         return {}
-    with RESULTS.open(newline="", encoding="utf-8") as file:
+    with path.open(newline="", encoding="utf-8") as file:
         return {(r["strategy"], r["family"], int(r["budget"])): r for r in csv.DictReader(file)}
 
 
 def strategies_page() -> str:
     """The page: a table of all strategies, what was measured, and what each is good and bad at."""
     found, infos = results(), strategy_info()
+    with COST.open(newline="", encoding="utf-8") as file:
+        costs = {row["strategy"]: row for row in csv.DictReader(file)}
     parts = [_HEAD]
     for info in infos:
-        times = [float(r["proposal_ms"]) for (name, _, _), r in found.items() if name == info.name]
         options = ", ".join(f"`{o.name}={o.default}`" for o in info.options)
-        cost = f"{sum(times) / len(times):.1f}" if times else "-"
-        parts.append(f"| [`{info.name}`](#{info.name}) | {info.summary} | {cost} | {options} |\n")
+        cost = costs.get(info.name, {})
+        ms, speed = cost.get("then_ms"), cost.get("evaluations_per_s")
+        shown = (_milliseconds(float(ms)) if ms else "-", f"{int(speed):,}" if speed else "-")
+        parts.append(f"| [`{info.name}`](#{info.name}) | {info.summary} | {' | '.join(shown)} | {options} |\n")
     parts.append(_MEASURED)
     for family, explanation in FAMILIES.items():
         parts += _family(family, explanation, found)
+    if timed := results(TIMED):
+        budgets = sorted({budget for _, _, budget in timed})
+        names = sorted({name for name, _, _ in timed})
+        parts += [_BY_TIMING, f"| strategy | {' | '.join(f'{b} timed' for b in budgets)} | studies |\n"]
+        parts.append("|---" * (len(budgets) + 2) + "|\n")
+        for name in names:
+            cells = [_cell(timed.get((name, "inert", budget))) for budget in budgets]
+            parts.append(f"| `{name}` | {' | '.join(cells)} | {timed[name, 'inert', budgets[0]]['studies']} |\n")
     parts.append(_COMMAND)
     for info in infos:
         text = ast.get_docstring(ast.parse((folder() / f"{info.name}.py").read_text(encoding="utf-8"))) or ""
@@ -99,6 +126,10 @@ def _family(family: str, explanation: str, found: Results) -> list[str]:
     return parts
 
 
+def _milliseconds(ms: float) -> str:
+    return f"{ms:.0f}" if ms >= 10 else f"{ms:.1f}" if ms >= 1 else f"{ms:.2f}"
+
+
 def _cell(row: dict[str, str] | None) -> str:
     if row is None:
         return "-"
@@ -123,23 +154,27 @@ def draw(found: Results) -> None:
                 lines.setdefault(name, []).append(row)
         if not lines:
             continue
-        figure, axes = plt.subplots(figsize=(6.4, 4.0), layout="constrained")
-        for number, (name, rows) in enumerate(lines.items()):
+        figure, axes = plt.subplots(figsize=(7.6, 4.4), layout="constrained")
+        shown = looks(lines)
+        # The best at the end first, as the lines lie on the right.
+        for name in sorted(lines, key=lambda n: -max((int(r["budget"]), float(r["share"])) for r in lines[n])[1]):
+            rows = sorted(lines[name], key=lambda r: int(r["budget"]))
             axes.errorbar(
                 [int(r["budget"]) for r in rows],
                 [float(r["share"]) for r in rows],
                 [float(r["share_se"] or 0) for r in rows],
                 label=name,
-                marker="osv^Dx"[number % 6],
-                color=f"C{number % 10}",
-                linestyle="-" if number < 10 else "--",
-                capsize=2,
+                capsize=1.5,
+                lw=1.1,
+                ms=4,
+                elinewidth=0.7,
+                **shown[name],
             )
         axes.set(xscale="log", xlabel="builds", ylabel="share of the best gain", title=family, ylim=(-0.02, 1.02))
         ticks = sorted({int(r["budget"]) for rows in lines.values() for r in rows})
         axes.set_xticks(ticks, [str(t) for t in ticks])
         axes.minorticks_off()
-        axes.legend(fontsize="small")
+        figure.legend(loc="outside right upper", fontsize="small", frameon=False)
         figure.savefig(FIGURES / f"strategies-{family}.svg", metadata={"Date": None})
         plt.close(figure)
 
