@@ -171,7 +171,12 @@ def storage_option(function: Any) -> Any:
 @click.command()
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option("--knobs", metavar="EXPR", default="-*=[*]", show_default=True, help="Knobs to vary and to pin.")
-@click.option("--strategy", metavar="SPEC", default="tpe", show_default=True, help="See `gpt-search strategies`.")
+@click.option(
+    "--strategy",
+    metavar="SPEC",
+    default="auto",
+    help="See `gpt-search strategies`.  [default: tpe, or live with more than 40 knobs]",
+)
 @budget_options(str(DEFAULT_TRIALS))
 @click.option("--seed", type=WholeNumber(0), default=0, show_default=True, metavar="N", help="Seed of the strategy.")
 @backend_option

@@ -24,7 +24,7 @@ from gpt_search.execution.describe import Description, describe_backend
 from gpt_search.execution.evaluator import Evaluator, EvaluatorSettings
 from gpt_search.measure.protocol import Protocol
 from gpt_search.measure.statistic import Statistic
-from gpt_search.run.config import TuneConfig
+from gpt_search.run.config import AUTO, TuneConfig, default_strategy
 from gpt_search.run.golden import prepare_golden
 from gpt_search.run.timing_cache import with_timing_cache
 from gpt_search.search.discovery import load_strategy, relative_file
@@ -141,7 +141,7 @@ def prepare(config: TuneConfig) -> Prepared:
 
     Cheap checks come first, so that a typo does not wait for a model to run.
     """
-    strategy = load_strategy(config.strategy)
+    named = None if config.strategy == AUTO else load_strategy(config.strategy)
     backend = absolute_name(config.backend)
     tolerances = parse_tolerances(config.tolerances, config.metric)
     location = locate(config.storage)
@@ -151,6 +151,7 @@ def prepare(config: TuneConfig) -> Prepared:
     if (refusal := timing_refusal(description.metrics, protocol.streams, protocol.host_copies)) is not None:
         raise InputError(f"the backend {backend.partition(':')[0]!r} cannot time so. {refusal}")
     space = parse_expression(config.knobs, description.database, strict=config.strict_trtexec)
+    strategy = load_strategy(default_strategy(space)) if named is None else named
     model = describe_model(backend, config.model, config.shapes, description.own_workload, config.points)
     if model.outputs is not None:
         check_outputs(tolerances, list(model.outputs))

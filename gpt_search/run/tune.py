@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from gpt_search.accuracy.gate import reference_misses
 from gpt_search.domain.budget import Budget
@@ -16,7 +17,7 @@ from gpt_search.domain.space import Codes
 from gpt_search.domain.streams import Streams, seed_from
 from gpt_search.execution.launcher import BuildProgress
 from gpt_search.execution.rounds import ReferenceFailed
-from gpt_search.run.config import TuneConfig
+from gpt_search.run.config import AUTO, TuneConfig, default_strategy
 from gpt_search.run.engines import Engines
 from gpt_search.run.import_cache import refuse_imported
 from gpt_search.run.noise import noise_between_builds, settle_noise
@@ -48,6 +49,8 @@ def tune(
     if note is not None:
         for text in prepared.space.notes:
             note(text)
+    if config.strategy == AUTO:
+        config = replace(config, strategy=default_strategy(prepared.space))
     with StudyStore.create_or_resume(config.storage, config.study_name, prepared.settings(), prepared.space) as store:
         store.set_attr("budget", _budget_json(config.budget))
         store.set_attr("builders", config.builders)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,6 +26,7 @@ from run_studies import (
     FAILING,
     NAME,
     PROTOCOL,
+    SPEC,
     Stopped,
     assert_equal,
     backend_name,
@@ -255,6 +257,23 @@ def test_a_reference_that_cannot_be_measured(kind: str, outcome: str, tmp_path: 
         tune(config(tmp_path, backend=backend_name(fail={"": kind})))
     assert "\n" not in str(refused.value)
     assert study_names(tmp_path / "study.journal") == []
+
+
+@pytest.mark.parametrize(("knobs", "expected"), [(40, "tpe"), (41, "live")])
+def test_without_a_strategy_the_number_of_knobs_decides(
+    knobs: int, expected: str, tmp_path: Path, quick_workers: None
+) -> None:
+    chosen = config(
+        tmp_path,
+        "auto",
+        SPEC | {"knobs": knobs},
+        budget=Budget(trials=2),
+        study=None,
+        knobs="-*=[*]",
+    )
+    summary = tune(chosen)
+    assert summary.strategy == expected and f"-{expected}-" in summary.study
+    assert tune(replace(chosen, budget=Budget(trials=3))).study == summary.study  # the same command goes on with it
 
 
 def test_who_tunes_hears_of_builds_on_their_way(tmp_path: Path, quick_workers: None) -> None:
