@@ -1,4 +1,6 @@
 import math
+import time
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -7,7 +9,7 @@ from hypothesis import strategies as st
 from measure_simulations import NOISES, z_scores
 
 from gpt_search.domain.evaluation import Round
-from gpt_search.measure.paired import estimate_of, log_ratio_of, paired_estimate
+from gpt_search.measure.paired import _EXACT, estimate_of, log_ratio_of, order_statistics, paired_estimate
 
 _logs = st.lists(st.floats(-3, 3), min_size=2, max_size=30)
 
@@ -81,3 +83,14 @@ def test_large_numbers_of_rounds() -> None:
 def test_unusable_rounds(rounds: list[Round]) -> None:
     with pytest.raises(ValueError, match=r"round|samples"):
         paired_estimate(rounds)
+
+
+def test_the_order_statistics_of_very_many_rounds_come_at_once_and_go_on_from_those_of_fewer() -> None:
+    (k, divisor), (next_k, next_divisor) = order_statistics(_EXACT), order_statistics(_EXACT + 1)
+    assert 0 <= next_k - k <= 1 and next_divisor == pytest.approx(divisor, rel=0.02)
+    n = _EXACT + 1
+    exact = sum(math.comb(n, i) for i in range(next_k)) / 2**n
+    assert next_divisor == pytest.approx(2 * NormalDist().inv_cdf(1 - exact), rel=1e-12)
+    began = time.monotonic()
+    assert order_statistics(10**7)[1] == pytest.approx(4, rel=1e-3)  # two standard errors at either side
+    assert time.monotonic() - began < 5
