@@ -74,7 +74,7 @@ def prepare_golden(
         files = [config.golden, *external_files(config.golden)]
         info["float32"] = [digest_of_file(file) for file in files]
     path = _path(folder, info)
-    if path.is_file() and load_golden(path)[1] == info:
+    if path.is_file() and stored_golden(path)[1] == info:
         return Golden(path.absolute(), kind)
     if kind == DEFAULT_ENGINE:
         pairs = _from_default_engine(config, model, reference, backend)
@@ -89,6 +89,17 @@ def prepare_golden(
                 '"low,high"), or bring golden data with --reference files'
             ) from None
     return Golden(_saved(folder, pairs, info), kind)
+
+
+def stored_golden(path: Path) -> tuple[list[GoldenPair], dict[str, Any]]:
+    """The pairs and the info of a file that `prepare_golden` made. Raises InputError: how it is made again."""
+    try:
+        return load_golden(path)
+    except InputError as error:
+        raise InputError(
+            f"the stored golden data cannot be used: {error}. Remove that file and run `gpt-search tune` with the "
+            "options of the first run, which makes it again"
+        ) from None
 
 
 def _check_points(workload: Workload, pairs: Sequence[GoldenPair], where: Path) -> None:

@@ -25,7 +25,7 @@ from gpt_search.execution.evaluator import Evaluator, EvaluatorSettings
 from gpt_search.measure.protocol import Protocol
 from gpt_search.measure.statistic import Statistic
 from gpt_search.run.config import AUTO, TuneConfig, default_strategy
-from gpt_search.run.golden import prepare_golden
+from gpt_search.run.golden import prepare_golden, stored_golden
 from gpt_search.run.timing_cache import with_timing_cache
 from gpt_search.search.discovery import load_strategy, relative_file
 from gpt_search.search.strategy import Strategy
@@ -66,12 +66,12 @@ class Prepared:
 
     def settings(self) -> StudySettings:
         """The study's settings; equal settings mean that trials are comparable."""
-        database = self.description.database
+        database, golden = self.description.database, golden_digest(stored_golden(self.golden)[0])
         return StudySettings(
             {
                 "backend": self.backend,
                 "workload": {"digest": self.workload.digest, **self.workload.to_json()},
-                "golden": {"digest": golden_digest(self.golden), "kind": self.golden_kind, "path": str(self.golden)},
+                "golden": {"digest": golden, "kind": self.golden_kind, "path": str(self.golden)},
                 "tolerance": self.tolerances.to_json(),
                 "database": {
                     "tuner_version": database.tuner_version,

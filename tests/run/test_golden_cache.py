@@ -106,3 +106,16 @@ def test_a_backend_from_a_file_lives_in_workers_only(tmp_path: Path, monkeypatch
     found = prepare(config)
     assert found.workload.model == tmp_path / "m.onnx" and found.golden_kind == "onnxruntime-fp32"
     assert Path.cwd() == tmp_path
+
+
+def test_damaged_stored_golden_data_are_told_with_the_way_to_make_them_again(tmp_path: Path) -> None:
+    config = TuneConfig(write_model(tmp_path / "m.onnx", 1.0), storage=str(tmp_path / "s.journal"), pairs=1)
+    found = prepare(config)
+    whole = found.settings()
+    found.golden.write_bytes(found.golden.read_bytes()[:-100])
+    for call in (found.settings, lambda: prepare(config)):
+        with pytest.raises(InputError, match=r"damaged.* Remove that file and run `gpt-search tune`") as raised:
+            call()
+        assert str(found.golden.name) in str(raised.value) and "\n" not in str(raised.value)
+    found.golden.unlink()
+    assert prepare(config).settings() == whole
