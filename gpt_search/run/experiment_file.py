@@ -203,13 +203,21 @@ def _explained(error: ValidationError) -> str:
         key, known = str(first["loc"][-1]), list(model.model_fields)
         return f"{' '.join([section, *keys])}: there is no key {key!r}{did_you_mean(key, known)} ({listing(known, 30)})"
     if kind == "missing":
+        if len(first["loc"]) == 1:  # a whole section
+            brackets = "[[{}]]" if first["loc"][0] in _REPEATED else "[{}]"
+            return f"there is no section {brackets.format(first['loc'][0])}; an experiment has at least one"
         return f"{section}: {first['loc'][-1]!r} is missing"
+    if len(first["loc"]) == 1 and first["loc"][0] in _REPEATED:
+        name = first["loc"][0]
+        return f"{section}: write [[{name}]], in double brackets, before every {name}; there may be several"
     if kind in ("union_tag_invalid", "union_tag_not_found"):
         if kind == "union_tag_not_found":
             return f"{section}: 'kind' is missing; it is one of {', '.join(_KINDS)}"
         tag = str(first["ctx"]["tag"])
         return f"{section}: unknown kind {tag!r}{did_you_mean(tag, _KINDS)} ({', '.join(_KINDS)})"
     words = first["msg"].removeprefix("Value error, ")
+    if kind == "model_type":  # pydantic names its own class
+        words = "it must be a table of keys and values"
     if not keys:
         return f"{section}: {words}"
     field = model.model_fields.get(keys[-1])
@@ -252,6 +260,8 @@ def _section_in(annotation: Any, parts: Sequence[int | str]) -> type[BaseModel] 
 
 
 _KINDS: dict[str, type[BaseModel]] = {"planted": PlantedTask, "table": TableTask, "live": LiveTask}
+_REPEATED = ("task", "strategy")
+"""The sections of which there are several."""
 _MODELS: dict[str, type[BaseModel]] = {
     "experiment": ExperimentSection,
     "strategy": StrategySection,

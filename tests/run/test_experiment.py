@@ -77,6 +77,9 @@ def test_seeds_follow_from_coordinates_not_from_order(tmp_path: Path) -> None:
         (('control = "random"', "budgets = [5]"), "5 builds, which is not among"),
         (("[statistics]", "[statistic]"), "no key 'statistic'; did you mean 'statistics'"),
         (("seeds = 2", "seeds = = 2"), "is no TOML"),
+        (("[[task]]", "[task]"), r"\[task\]: write \[\[task\]\], in double brackets, before every task"),
+        (("[[task]]", "[[tusk]]"), "there is no key 'tusk'; did you mean 'task'"),
+        (("[experiment]", "[[experiment]]"), r"\[experiment\]: it must be a table of keys and values"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line_before_anything_runs(
@@ -86,6 +89,17 @@ def test_what_is_wrong_is_said_in_one_line_before_anything_runs(
     with pytest.raises(InputError, match=expected) as raised:
         load_experiment(path)
     assert str(raised.value).startswith(str(path)) and "\n" not in str(raised.value)
+
+
+def test_a_missing_section_is_named_as_it_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "e.toml"
+    for text, missing in (
+        ("", r"no section \[experiment\]"),
+        ('[experiment]\nname = "e"\nseeds = 1\nbudget = { builds = 1 }\n', r"no section \[\[task\]\]"),
+    ):
+        path.write_text(text)
+        with pytest.raises(InputError, match=missing):
+            load_experiment(path)
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
