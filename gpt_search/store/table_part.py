@@ -42,7 +42,8 @@ def refuse_other(path: Path, stored: StudySettings, wanted: StudySettings) -> No
         more = len(found) - _MOST_DIFFERENCES
         text = "; ".join(found[:_MOST_DIFFERENCES]) + (f"; and {more} more" if more > 0 else "")
         raise InputError(
-            f"{path} was recorded with other settings: {text}. Give --out another name, or repeat the first command"
+            f"{path} was recorded with other settings: {text}. Give --out another name, repeat the first command, "
+            "or remove the file to begin anew"
         )
 
 
