@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from gpt_search.cli.errors import answer_stream
 from gpt_search.domain.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
@@ -175,7 +176,8 @@ def jsonable(value: Any) -> Any:
 
 def print_json(value: Any) -> None:
     """Prints one JSON value, indented, in valid JSON (see `jsonable`)."""
-    click.echo(json.dumps(jsonable(value), indent=2, ensure_ascii=False, allow_nan=False))
+    text = json.dumps(jsonable(value), indent=2, ensure_ascii=False, allow_nan=False)
+    click.echo(text, file=answer_stream())
 
 
 def output_width() -> int:

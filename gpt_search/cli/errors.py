@@ -10,7 +10,7 @@ import errno
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 import click
 
@@ -49,6 +49,33 @@ class Stopped(Exception):
 
 TRACEBACK_VARIABLE = "GPT_SEARCH_TRACEBACK"
 
+# What click 8.2 and later raise where a group is called without a command; older ones print the help themselves.
+_NO_COMMAND: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
+
+_answers: list[TextIO] = []
+
+
+def answer_stream() -> TextIO:
+    """Where a command's JSON goes: standard output, also while everything else that is printed is kept out of it."""
+    return _answers[-1] if _answers else sys.stdout
+
+
+@contextlib.contextmanager
+def _nothing_else_printed(as_json: bool) -> Iterator[None]:
+    """With `--json`, what a strategy, a backend or a library prints goes to standard error.
+
+    One line of theirs in front of the object, and no program reads it.
+    """
+    if not as_json:
+        yield
+        return
+    _answers.append(sys.stdout)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _answers.pop()
+
 
 def run_guarded(run: Callable[[], Any], args: Sequence[str] | None = None) -> NoReturn:
     """Calls `run` (click's `main` outside standalone mode) and exits with the code that fits.
@@ -69,7 +96,8 @@ def run_guarded(run: Callable[[], Any], args: Sequence[str] | None = None) -> No
 
 def _guarded(run: Callable[[], Any], as_json: bool) -> int:
     try:
-        result = run()
+        with _nothing_else_printed(as_json):
+            result = run()
         # Not at exit: an error while flushing there would be a traceback of the interpreter's.
         sys.stdout.flush()
     except click.exceptions.Exit as stop:
@@ -83,6 +111,10 @@ def _guarded(run: Callable[[], Any], as_json: bool) -> int:
     except Stopped as stop:
         return _stopped(stop, as_json)
     except click.UsageError as error:
+        if isinstance(error, _NO_COMMAND):
+            # Its message is the whole help, which is no line of an error.
+            click.echo(error.format_message(), err=True)
+            return BAD_INPUT
         return _report(_usage(error), as_json, BAD_INPUT)
     except click.ClickException as error:
         return _report(error.format_message(), as_json, BAD_INPUT)
@@ -109,13 +141,19 @@ def _usage(error: click.UsageError) -> str:
     """click's message in one line, with the nearest option and where to read more."""
     message = error.format_message()
     if isinstance(error, click.NoSuchOption) and error.ctx is not None:
-        from gpt_search.domain.errors import did_you_mean
-
         params = error.ctx.command.get_params(error.ctx)
         names = [o for p in params for o in (*p.opts, *p.secondary_opts) if o.startswith("--")]
-        message = f"there is no option {error.option_name!r}{did_you_mean(error.option_name, names)}"
+        message = f"there is no option {error.option_name!r}{_meant(error.option_name, names)}"
     message = " ".join(message.split()).rstrip(".")
     return f"{message} (see `{error.ctx.command_path} --help`)" if error.ctx is not None else message
+
+
+def _meant(given: str, names: Sequence[str]) -> str:
+    # Without the dashes, which are alike in any two options and make strangers look close.
+    from gpt_search.domain.errors import nearest
+
+    near = nearest(given.lstrip("-"), [name.lstrip("-") for name in names])
+    return f"; did you mean '--{near}'?" if near is not None else ""
 
 
 def _stopped(stop: Stopped, as_json: bool) -> int:
@@ -157,8 +195,22 @@ def _report(message: str, as_json: bool, code: int) -> int:
     if as_json and _written({"error": message}):
         return code
     with contextlib.suppress(OSError):  # with nowhere left to say it, the exit code still does
-        click.echo(f"error: {message}", err=True)
+        click.echo(_folded(f"error: {message}"), err=True)
     return code
+
+
+def _folded(message: str) -> str:
+    """The message in lines that fit a terminal, cut between words; whole where a file or a program reads it."""
+    if not sys.stderr.isatty():
+        return message
+    import re
+    import shutil
+    import textwrap
+
+    width = max(40, shutil.get_terminal_size((80, 24)).columns)
+    # A command stays in one piece, to be copied.
+    joined = re.sub(r"`[^`]*`", lambda command: command[0].replace(" ", "\0"), message)
+    return textwrap.fill(joined, width, break_long_words=False, break_on_hyphens=False).replace("\0", " ")
 
 
 def _written(data: dict[str, str]) -> bool:

@@ -296,7 +296,8 @@ def test_studies_that_are_not_there(folder, words):
         (("resume", "m-full-0", "--trials", "-1"), ["'--trials'", "must be 0 or more"]),
         (("resume",), ["Missing argument 'STUDY'"]),
         (("tune",), ["Missing argument 'MODEL'"]),
-        (("toon", "m.onnx"), ["there is no command 'toon'", "did you mean 'tune'?"]),
+        (("tunee", "m.onnx"), ["there is no command 'tunee'", "did you mean 'tune'?"]),
+        (("toon", "m.onnx"), ["there is no command 'toon'; commands are tune, resume"]),
     ],
 )
 def test_other_commands(folder, args, parts):

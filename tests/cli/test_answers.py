@@ -1,0 +1,108 @@
+"""What reaches a reader: nothing but JSON with `--json`, and errors that a terminal of 80 columns shows whole."""
+
+import fcntl
+import json
+import os
+import re
+import struct
+import subprocess
+import sys
+import termios
+
+import pytest
+from click.testing import CliRunner
+
+from gpt_search.cli.main import cli
+
+LOUD = '''"""Loud."""
+
+from gpt_search import Proposal
+
+print("loaded")
+
+
+class Loud:
+    """Prints in every method."""
+
+    def propose(self, space, history, streams):
+        print("proposing")
+        return Proposal(space.sample(streams.trial(history.next_trial)))
+
+    def count(self, space):
+        print("counting")
+        return 1
+
+    def routes(self, space):
+        print("listing")
+        yield space.default
+'''
+
+
+def gpt_search(*args, cwd, **how):
+    command = [sys.executable, "-m", "gpt_search", *args]
+    return subprocess.run(command, cwd=cwd, stdout=subprocess.PIPE, text=True, timeout=120, **how)
+
+
+def on_terminal(*args, cwd):
+    """What is written to standard error where that is a terminal of 80 columns."""
+    ours, theirs = os.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    done = gpt_search(*args, cwd=cwd, stderr=theirs, env=environment)
+    os.close(theirs)
+    text = os.read(ours, 65536).decode()
+    os.close(ours)
+    return done.returncode, text.replace("\r\n", "\n")
+
+
+@pytest.mark.parametrize(
+    "args", [("strategies", "loud.py"), ("plan", "--knobs", "-opt:*=[*]", "--strategy", "loud.py")]
+)
+def test_what_a_strategy_prints_stays_out_of_the_json(tmp_path, args):
+    (tmp_path / "loud.py").write_text(LOUD)
+    done = gpt_search(*args, "--json", cwd=tmp_path, stderr=subprocess.PIPE)
+    assert done.returncode == 0, done.stderr
+    assert isinstance(json.loads(done.stdout), dict)
+    assert "loaded" in done.stderr  # it is not swallowed
+    assert "loaded" in gpt_search(*args, cwd=tmp_path).stdout
+
+
+def test_the_json_of_an_error_too(tmp_path):
+    (tmp_path / "loud.py").write_text(LOUD)
+    done = gpt_search("strategies", "loud.py:Lood", "--json", cwd=tmp_path, stderr=subprocess.PIPE)
+    assert done.returncode == 2
+    assert "did you mean 'Loud'" in json.loads(done.stdout)["error"]
+
+
+def test_errors_are_folded_on_a_terminal_between_words_and_commands_stay_whole(tmp_path):
+    code, text = on_terminal("strategies", "tpee", cwd=tmp_path)
+    assert code == 2 and len(text.splitlines()) > 2
+    assert max(map(len, text.splitlines())) <= 80
+    assert "annealing, bandit" in " ".join(text.split())
+    code, text = on_terminal("resume", "a-study", "--buildss", "3", cwd=tmp_path)
+    assert code == 2 and max(map(len, text.splitlines())) <= 80
+    assert "`gpt-search resume --help`" in text
+
+
+def test_errors_stay_one_line_for_a_program(tmp_path):
+    done = gpt_search("strategies", "tpee", cwd=tmp_path, stderr=subprocess.PIPE)
+    assert len(done.stderr.splitlines()) == 1 and len(done.stderr) > 80
+
+
+@pytest.mark.parametrize("args", [(), ("table",)])
+def test_a_group_without_a_command_shows_its_help(args):
+    result = CliRunner().invoke(cli, list(args), prog_name="gpt-search")
+    shown = result.stderr or result.stdout
+    assert shown.startswith("Usage: gpt-search") and re.search(r"\nCommands:\n", shown)
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_an_option_is_not_suggested_for_its_dashes():
+    for given, meant in (
+        ("--bogus", None),
+        ("--trails", "--trials"),
+        ("--buids", "--builds"),
+        ("--store", "--storage"),
+    ):
+        message = CliRunner().invoke(cli, ["resume", given, "1"], prog_name="gpt-search").stderr
+        assert f"there is no option {given!r}{'' if meant is None else f'; did you mean {meant!r}?'} (see" in message
