@@ -8,6 +8,7 @@ what builds differ by. Any number of routes are built at a time, one is timed.
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -71,6 +72,8 @@ class RecordConfig:
                 raise InputError(f"{flag} is {value}; it must be {low} or more")
         if not self.out.parent.is_dir():
             raise InputError(f"the folder {self.out.parent} does not exist; make it first")
+        if not os.access(self.out.parent, os.W_OK | os.X_OK):  # else it is the scratch folder's study that fails
+            raise InputError(f"the folder {self.out.parent} may not be written in; give --out another path")
         if self.out.is_dir():
             raise InputError(f"{self.out} is a folder; give the name of the table to write")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import time
 from dataclasses import replace
@@ -244,6 +245,12 @@ def test_bad_numbers(tmp_path: Path, quick_workers: None) -> None:
         with pytest.raises(InputError, match=message):
             record(recording(tmp_path, **change))
     assert [p.name for p in tmp_path.iterdir() if "t.jsonl.part" in p.name] == []
+
+
+def test_a_folder_that_may_not_be_written_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write anywhere
+    with pytest.raises(InputError, match=r"the folder .* may not be written in; give --out another path"):
+        recording(tmp_path)
 
 
 def test_draws_are_distinct_and_depend_on_the_seed_alone() -> None:
