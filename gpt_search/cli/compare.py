@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpt_search.cli.common import WholeNumber, json_option, print_json, print_table, print_wrapped
+from gpt_search.cli.common import (
+    WholeNumber,
+    json_option,
+    output_width,
+    print_json,
+    print_table,
+    print_wrapped,
+    wrapped,
+)
 from gpt_search.cli.errors import UNEXPECTED
 from gpt_search.cli.live import LiveProgress, clock_text, stoppable
 from gpt_search.domain.errors import InputError
@@ -180,9 +188,8 @@ def _print_result(experiment: Experiment, done: CompareResult, results: Results 
     if failures:
         click.echo(f"{len(failures)} cells failed, and are tried again by the same command:", err=True)
         for failure in failures[:_SHOWN_FAILURES]:
-            click.echo(
-                f"  {failure['task']}, {failure['strategy']}, seed {failure['seed']}: {failure['error']}", err=True
-            )
+            text = f"{failure['task']}, {failure['strategy']}, seed {failure['seed']}: {failure['error']}"
+            click.echo(wrapped(text, output_width(), indent="    ", first="  "), err=True)
         if len(failures) > _SHOWN_FAILURES:
             click.echo(f"  and {len(failures) - _SHOWN_FAILURES} more in {done.folder / 'failed'}", err=True)
     elif missing and not done.left:

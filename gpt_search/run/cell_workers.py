@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
@@ -127,6 +128,7 @@ def _work(connection: Connection, experiment: Experiment, folder: ExperimentFold
     """The life of a worker: cells in, results out, until the other side is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    sys.stdout = sys.stderr  # what a strategy prints in here would lie between the lines, or the JSON, of the parent
     arenas: dict[str, Arena] = {}
     while True:
         try:

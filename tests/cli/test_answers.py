@@ -89,6 +89,41 @@ def test_errors_stay_one_line_for_a_program(tmp_path):
     assert len(done.stderr.splitlines()) == 1 and len(done.stderr) > 80
 
 
+EXPERIMENT = """
+[experiment]
+name = "loud"
+seeds = 1
+budget = { builds = 2 }
+[[task]]
+kind = "planted"
+family = "sparse"
+seed = 1
+knobs = 12
+[[strategy]]
+spec = "loud.py"
+"""
+
+
+def test_what_a_strategy_prints_in_an_experiments_processes_stays_out_of_the_json_too(tmp_path):
+    (tmp_path / "loud.py").write_text(LOUD)
+    (tmp_path / "e.toml").write_text(EXPERIMENT)
+    done = gpt_search(
+        "compare", "e.toml", "--out", "out", "--jobs", "1", "--json", cwd=tmp_path, stderr=subprocess.PIPE
+    )
+    assert done.returncode == 0, done.stderr
+    assert isinstance(json.loads(done.stdout), dict) and "proposing" in done.stderr
+
+
+def test_the_failures_of_an_experiment_fit_the_terminal(tmp_path):
+    (tmp_path / "loud.py").write_text(LOUD.replace("return Proposal", "raise ValueError('x ' * 60) or Proposal"))
+    (tmp_path / "e.toml").write_text(EXPERIMENT)
+    environment = os.environ | {"COLUMNS": "80"}
+    command = ("compare", "e.toml", "--out", "out", "--jobs", "1")
+    done = gpt_search(*command, cwd=tmp_path, stderr=subprocess.PIPE, env=environment)
+    listed = done.stderr.partition("tried again by the same command:")[2].splitlines()
+    assert done.returncode == 1 and len(listed) > 2 and max(map(len, listed)) <= 80
+
+
 @pytest.mark.parametrize("args", [(), ("table",)])
 def test_a_group_without_a_command_shows_its_help(args):
     result = CliRunner().invoke(cli, list(args), prog_name="gpt-search")
