@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from gpt_search.cli.common import OneOf, WholeNumber, json_option, print_json
+from gpt_search.cli.common import OneOf, WholeNumber, json_option, output_width, print_json, print_wrapped
 from gpt_search.cli.live import LiveProgress, stoppable
 from gpt_search.cli.summary import print_shipped
 from gpt_search.cli.tune import storage_option
@@ -79,7 +79,9 @@ def export(
         )
         return
     of = "" if done.trial is None else f" of trial {done.trial}"
-    click.echo(f"{done.path}: {done.form}{of}, {done.bytes} bytes ({done.note})")
+    print_wrapped(
+        f"{done.path}: {done.form}{of}, {done.bytes} bytes ({done.note})", indent="  ", first="", width=output_width()
+    )
     if "file_speedup" in done.facts:
         print_shipped(done.facts)
     if done.facts:

@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from gpt_search.cli.main import cli
+from gpt_search.run.export import Exported
 
 LOUD = '''"""Loud."""
 
@@ -87,6 +88,18 @@ def test_errors_are_folded_on_a_terminal_between_words_and_commands_stay_whole(t
 def test_errors_stay_one_line_for_a_program(tmp_path):
     done = gpt_search("strategies", "tpee", cwd=tmp_path, stderr=subprocess.PIPE)
     assert len(done.stderr.splitlines()) == 1 and len(done.stderr) > 80
+
+
+def test_what_an_export_wrote_is_folded_too(tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    done = Exported(
+        tmp_path / "x", "engine", 9, 0, None, "the reference route: " + 20 * "no route was faster, ", {}, ()
+    )
+    monkeypatch.setattr("gpt_search.run.export.export", lambda *args: done)
+    shown = CliRunner().invoke(cli, ["export", "s", str(tmp_path / "x"), "--as", "engine"], prog_name="gpt-search")
+    assert shown.exit_code == 0, shown.output
+    assert max(map(len, shown.stdout.removeprefix(str(tmp_path)).splitlines()[1:])) <= 80
+    assert len(shown.stdout.splitlines()) > 3  # and not one long one
 
 
 EXPERIMENT = """
