@@ -101,7 +101,10 @@ def build_options(given: Iterable[str]) -> dict[str, object]:
             try:
                 content = json.loads(Path(text[1:]).read_text(encoding="utf-8"))
             except (OSError, ValueError) as error:
-                raise InputError(f"--option {text}: the file cannot be read as JSON: {error}") from None
+                words = "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else str(error)
+                if isinstance(error, OSError):
+                    words = error.strerror or words
+                raise InputError(f"--option {text}: the file cannot be read as JSON: {words}") from None
             if not isinstance(content, dict):
                 raise InputError(f"--option {text}: the file holds no JSON object of options")
             new = content

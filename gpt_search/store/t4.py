@@ -82,7 +82,13 @@ def read_tuner_file(path: Path) -> TunerFile:
         raw = path.read_bytes()
         text = (gzip.decompress(raw) if raw.startswith(b"\x1f\x8b") else raw).decode()
     except (OSError, EOFError, UnicodeDecodeError) as error:
-        words = reason(error) if isinstance(error, OSError) else str(error)
+        words = (
+            "it is not UTF-8 text"
+            if isinstance(error, UnicodeDecodeError)
+            else reason(error)
+            if isinstance(error, OSError)
+            else str(error)
+        )
         raise InputError(f"cannot read {path}: {words}") from None
     try:
         data = _parsed(text)

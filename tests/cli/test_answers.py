@@ -102,6 +102,16 @@ def test_what_an_export_wrote_is_folded_too(tmp_path, monkeypatch):
     assert len(shown.stdout.splitlines()) > 3  # and not one long one
 
 
+def test_a_file_that_is_no_text_is_said_to_be_that(tmp_path):
+    (tmp_path / "binary").write_bytes(b"\x08\x89")
+    imported = ("table", "import", str(tmp_path / "binary"), "--out", str(tmp_path / "t.jsonl"))
+    for args in (imported, ("tune", "m.onnx", "--option", f"@{tmp_path / 'binary'}")):
+        result = CliRunner().invoke(cli, args, prog_name="gpt-search")
+        assert result.exit_code == 2 and "it is not UTF-8 text" in result.stderr, result.stderr
+    result = CliRunner().invoke(cli, ["tune", "m.onnx", "--option", "@none.json"], prog_name="gpt-search")
+    assert "No such file or directory" in result.stderr and "Errno" not in result.stderr
+
+
 EXPERIMENT = """
 [experiment]
 name = "loud"
