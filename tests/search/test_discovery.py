@@ -258,7 +258,9 @@ def test_options_at_their_default_do_not_count(mine: Path) -> None:
 def test_bad_options(mine: Path) -> None:
     base = f"{mine}:Mine"
     assert "no option 'sise'; did you mean 'size'? (its options: size, rate" in refused(f"{base}:sise=3")
-    assert "(it has no options)" in refused("random:x=1")
+    plain = mine.parent / "plain.py"
+    plain.write_text("class Plain:\n    def propose(self, space, history, streams): return None\n")
+    assert "(it has no options)" in refused(f"{plain}:Plain:x=1")
     assert "option size is '2.5'; it takes a whole number" in refused(f"{base}:size=2.5")
     assert "option rate is 'nan'; it takes a number" in refused(f"{base}:rate=nan")
     assert "option warm is 'perhaps'; it takes true or false" in refused(f"{base}:warm=perhaps")
