@@ -103,14 +103,19 @@ def _first_routes(strategy: Strategy, space: SearchSpace, limit: int, seed: int,
     Other strategies propose by what they have seen: those are run against a measure under which all
     routes are equally fast, so what is listed holds as long as nothing is faster than the reference.
     """
-    own: Callable[[SearchSpace], Iterator[Codes]] | None = getattr(strategy, "routes", None)
+    own: Callable[..., Iterator[Codes]] | None = getattr(strategy, "routes", None)
     if own is not None:
+        import inspect
+
         from gpt_search.domain.history import History
+        from gpt_search.domain.streams import Streams
         from gpt_search.search.loop import checked_codes
         from gpt_search.search.strategy import Proposal, blamed
 
         with blamed(strategy, "routes"):
-            given = list(islice(own(space), limit))
+            # The streams of the study with this seed, so that a drawn order is listed as `tune` goes through it.
+            drawn = {"streams": Streams(seed)} if "streams" in inspect.signature(own).parameters else {}
+            given = list(islice(own(space, **drawn), limit))
         empty = History(space)
         found = [checked_codes(Proposal(codes), space, empty, strategy) for codes in given]
         # Without a count the enumeration is a first phase: what follows depends on what it measures.

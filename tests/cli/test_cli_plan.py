@@ -6,7 +6,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpt_search import Knob, KnobDatabase, parse_expression
+from gpt_search import Knob, KnobDatabase, Observation, Outcome, parse_expression, simulate
 from gpt_search.cli.main import cli
 
 
@@ -100,6 +100,19 @@ def test_adaptive_strategies_are_run_on_a_flat_measure_and_that_is_said(huge, sp
     assert report["routes"][0]["route"] == report["reference"]
     other_seed = json.loads(run(*arguments, "--json", "--seed", "1").stdout)
     assert other_seed["routes"][1:] != report["routes"][1:]
+
+
+def test_a_drawn_order_is_listed_as_a_study_of_that_seed_goes_through_it(huge):
+    space = parse_expression("-*=[*]", KnobDatabase.from_json(Path(huge).read_text()))
+    same, orders = Observation(Outcome.OK, 1.0), []
+    for seed in (0, 1):
+        arguments = ("--knobs", "-*=[*]", "--database", huge, "--strategy", "fast:knobs=shuffled", "--limit", "6")
+        result = run(*arguments, "--json", "--seed", str(seed))
+        assert result.exit_code == 0, result.stderr
+        found = simulate(space, "fast:knobs=shuffled", lambda codes, rng, until: same, trials=5, seed=seed)
+        orders.append([r["route"] for r in json.loads(result.stdout)["routes"]])
+        assert orders[-1] == [str(space.route(codes)) for codes in found.codes]
+    assert orders[0] != orders[1]
 
 
 def test_mixed_lists_its_first_phase_and_does_not_call_it_all(small):
