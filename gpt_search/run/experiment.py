@@ -186,8 +186,13 @@ def _checked(path: Path, file: ExperimentFile) -> Experiment:
 
 def _seeds(given: int | list[int] | SeedRange) -> tuple[int, ...]:
     if isinstance(given, int):
-        return tuple(range(given))
+        given = SeedRange(count=given)
     if isinstance(given, SeedRange):
+        if given.count > _MAX_CELLS:  # before they are made: a slip of the keys would fill the memory
+            raise InputError(
+                f"[experiment] seeds is a count of {given.count:,}; an experiment has at most {_MAX_CELLS:,} cells, "
+                "so give fewer"
+            )
         return tuple(range(given.first, given.first + given.count))
     if not given:
         raise InputError("[experiment] seeds is an empty list; give at least one, or a count")

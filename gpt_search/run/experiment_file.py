@@ -21,6 +21,8 @@ Name = Annotated[
 ]
 """Shown in tables and figures: one line, without slashes."""
 
+_PATH = "a path, as text"
+
 
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
@@ -91,7 +93,7 @@ class TableTask(_Section):
     """A recorded table, replayed: see `gpt-search record`. policy: what stands for routes that it lacks."""
 
     kind: Literal["table"]
-    file: Path = Field(strict=False)
+    file: Path = Field(strict=False, description=_PATH)
     policy: str | None = None
     rounds: int | None = Field(default=None, ge=2)
     name: Name | None = None
@@ -108,7 +110,7 @@ class LiveTask(_Section):
 
     kind: Literal["live"]
     name: Name
-    model: Path | None = Field(default=None, strict=False)
+    model: Path | None = Field(default=None, strict=False, description=_PATH)
     workload: str | None = None
     workload_options: dict[str, int | str] = Field(default_factory=dict)
     public: str | None = None
@@ -118,7 +120,7 @@ class LiveTask(_Section):
     metric: str = "cos"
     tolerance: float | dict[str, float] | None = Field(default=None, description="a number, or one for each output")
     reference: str = "onnxruntime-fp32"
-    golden: Path | None = Field(default=None, strict=False)
+    golden: Path | None = Field(default=None, strict=False, description=_PATH)
     pool_rounds: int = Field(default=40, ge=8)
     timeout_build_s: float = Field(default=600.0, gt=0)
     timeout_run_s: float = Field(default=60.0, gt=0)
@@ -220,7 +222,8 @@ def _explained(error: ValidationError) -> str:
         words = "it must be a table of keys and values"
     if not keys:
         return f"{section}: {words}"
-    field = model.model_fields.get(keys[-1])
+    # Of a key of the user's own, as in shapes.x, the field is the table that it stands in.
+    field = next((model.model_fields[key] for key in reversed(keys) if key in model.model_fields), None)
     if field is not None and field.description:
         words = f"it must be {field.description}"
     shown = f"is {got!r}" if not isinstance(got, BaseModel) else "is wrong"
@@ -243,7 +246,10 @@ def _place(loc: Sequence[int | str]) -> tuple[str, list[str], type[BaseModel]]:
     keys: list[str] = []
     for part in parts:
         # What is no key names the branch of a union, or a place in a list.
-        if isinstance(part, str) and part in inside.model_fields:
+        table = inside.model_fields.get(keys[-1]) if keys else None
+        if isinstance(part, str) and table is not None and get_origin(table.annotation) is dict:
+            keys.append(part)
+        elif isinstance(part, str) and part in inside.model_fields:
             keys.append(part)
             inside = _section_in(inside.model_fields[part].annotation, parts) or inside
     return section, keys, inside
