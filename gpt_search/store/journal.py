@@ -148,16 +148,19 @@ def open_journal(path: Path, writable: bool) -> FastJournalStorage:
         raise StorageError(
             f"{path}, line {line} is not a journal entry; restore the file from a copy, or remove that line"
             if line is not None
-            else f"{path} is not a readable Optuna journal ({type(error).__name__}: {error})"
+            else f"{path} is not a readable Optuna journal ({type(error).__name__}: {error}); restore it from a copy"
         ) from None
 
 
 def _broken_line(path: Path) -> int | None:
+    replay = _Replay("")
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             try:
-                if not isinstance(json.loads(line)["op_code"], int):
+                entry = json.loads(line)
+                if not isinstance(entry["op_code"], int):
                     return number
-            except (ValueError, KeyError, TypeError):
+                replay.apply_logs([entry])  # it may be an entry by its form and still lack what Optuna reads of it
+            except Exception:
                 return number
     return None
