@@ -299,6 +299,8 @@ class StoredStudy:
             with database_errors(self.location):
                 yield
         except StorageError as error:
+            if not self.settings.sections:  # still being made: `resume` would find no settings to go on with
+                raise StorageError(f"{error}. Remove the cause, then run the same command again") from None
             raise StorageError(
                 f"{error}. Nothing that was finished is lost: remove the cause, then `{self.resume_command}`"
             ) from None

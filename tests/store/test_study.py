@@ -689,6 +689,16 @@ def test_sqlite_stopped_between_record_and_tell(memory_path: Path, step: str, af
         )
 
 
+@pytest.mark.parametrize("room", [0, 200, 600])
+def test_a_disk_that_is_full_while_a_study_is_made(tmp_path: Path, room: int) -> None:
+    url = tmp_path / "study.journal"
+    create(url, "earlier").close()
+    with full_disk(url, room), pytest.raises(StorageError, match="then run the same command again") as caught:
+        create(url)
+    assert "\n" not in str(caught.value) and "resume" not in str(caught.value)
+    create(url).close()  # as the message says
+
+
 def test_a_full_sqlite_database(memory_path: Path) -> None:
     url = f"sqlite:///{memory_path}/study.db"
     with create(url) as store:
