@@ -85,7 +85,12 @@ def write_new_file(path: Path, data: bytes) -> None:
         finally:
             partial.unlink(missing_ok=True)  # fails where the folder is none, or became read-only
     except OSError as error:
-        raise StorageError(f"cannot write {path}: {reason(error)}") from None
+        why = reason(error)
+        if isinstance(error, FileExistsError) and path.is_dir():
+            why = "it is a folder; give the name of the file to write"
+        elif isinstance(error, FileExistsError) and path.exists():
+            why = "it exists already; choose another name, or remove it"
+        raise StorageError(f"cannot write {path}: {why}") from None
 
 
 def torn_tail(fd: int) -> int:

@@ -114,8 +114,10 @@ def test_a_new_file_is_whole_or_not_there(tmp_path: Path) -> None:
         files.write_new_file(path, b"x" * 100)
     assert list(tmp_path.iterdir()) == []
     files.write_new_file(path, b"x" * 100)
-    with pytest.raises(files.StorageError, match="File exists"):
+    with pytest.raises(files.StorageError, match="it exists already; choose another name"):
         files.write_new_file(path, b"y")
     assert path.read_bytes() == b"x" * 100 and list(tmp_path.iterdir()) == [path]
+    with pytest.raises(files.StorageError, match="it is a folder; give the name of the file"):
+        files.write_new_file(tmp_path, b"y")
     with pytest.raises(files.StorageError, match=r"cannot write .*: Not a directory"):
         files.write_new_file(path / "below a file", b"y")
