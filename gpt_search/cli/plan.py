@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -115,7 +116,7 @@ def _first_routes(strategy: Strategy, space: SearchSpace, limit: int, seed: int,
         with blamed(strategy, "routes"):
             # The streams of the study with this seed, so that a drawn order is listed as `tune` goes through it.
             drawn = {"streams": Streams(seed)} if "streams" in inspect.signature(own).parameters else {}
-            given = list(islice(own(space, **drawn), limit))
+            given = list(islice(own(space, **drawn), min(limit, sys.maxsize)))
         empty = History(space)
         found = [checked_codes(Proposal(codes), space, empty, strategy) for codes in given]
         # Without a count the enumeration is a first phase: what follows depends on what it measures.

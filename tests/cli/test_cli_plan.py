@@ -137,6 +137,11 @@ def test_limit_0_lists_nothing(small):
         assert result.exit_code == 0 and "routes:" not in result.stdout
 
 
+def test_a_limit_beyond_every_number_of_the_machine_lists_all(small):
+    result = run("--knobs", BOTH, "--database", small, "--strategy", "full", "--limit", str(10**30))
+    assert result.exit_code == 0 and "all routes" in result.stdout
+
+
 def test_strict_refuses_the_extensions(small):
     result = run("--knobs", "-conv_lowering=[*]", "--database", small, "--strict-trtexec")
     assert result.exit_code == 2 and "column 17" in result.stderr
