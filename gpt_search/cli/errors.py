@@ -85,6 +85,7 @@ def run_guarded(run: Callable[[], Any], args: Sequence[str] | None = None) -> No
     Where a stopped run can be continued, the command for it is shown, with `--json` under "continue".
     """
     given = list(sys.argv[1:] if args is None else args)
+    _open_outputs()
     try:
         with reader_may_leave():
             code = _guarded(run, "--json" in given)
@@ -92,6 +93,14 @@ def run_guarded(run: Callable[[], Any], args: Sequence[str] | None = None) -> No
         _forget_output()
         code = BROKEN_PIPE
     sys.exit(code)
+
+
+def _open_outputs() -> None:
+    # Python has None for a stream that was closed (`>&-`). Opened first of all, the null device takes its descriptor
+    # too, which otherwise the next file would get, the study's say, and with it what a library prints.
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115
 
 
 def _guarded(run: Callable[[], Any], as_json: bool) -> int:

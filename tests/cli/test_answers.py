@@ -147,6 +147,13 @@ def test_the_failures_of_an_experiment_fit_the_terminal(tmp_path):
     assert done.returncode == 1 and len(listed) > 2 and max(map(len, listed)) <= 80
 
 
+@pytest.mark.parametrize("closed", [1, 2])
+def test_a_closed_output_is_no_error(tmp_path, closed):
+    command = f'"{sys.executable}" -m gpt_search plan --knobs "-session:*=[*]" --strategy fast {closed}>&-'
+    done = subprocess.run(["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and done.stderr == ""
+
+
 @pytest.mark.parametrize("args", [(), ("table",)])
 def test_a_group_without_a_command_shows_its_help(args):
     result = CliRunner().invoke(cli, list(args), prog_name="gpt-search")
