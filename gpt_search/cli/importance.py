@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpt_search.cli.common import WholeNumber, json_option, print_json, print_wrapped
+from gpt_search.cli.common import WholeNumber, json_option, output_width, print_json, print_wrapped
 from gpt_search.cli.tune import storage_option
 from gpt_search.domain.errors import InputError
 
@@ -104,13 +104,18 @@ def _print(found: Importance) -> None:
         click.echo()
         print_wrapped("latency with a value / at the default, sparse-linear, 95 % interval (those that exclude 1)")
         for row in _rows(certain.head(_SHOWN)):
-            click.echo(f"  {row.ratio:.4f} [{row.low:.4f}, {row.high:.4f}]  -{row.knob}={row.value}")
+            _print_row(f"  {row.ratio:.4f} [{row.low:.4f}, {row.high:.4f}]  ", f"-{row.knob}={row.value}")
     pairs = found.pairs[found.pairs["holm"] < 0.05]
     if len(pairs):
         click.echo()
         print_wrapped("pairs that do more or less than their effects together (Holm p < 0.05)")
         for row in _rows(pairs.sort_values("p").head(_SHOWN)):
-            click.echo(
-                f"  {row.ratio:.4f} [{row.low:.4f}, {row.high:.4f}]  "
-                f"-{row.first}={row.first_value} -{row.second}={row.second_value}"
+            _print_row(
+                f"  {row.ratio:.4f} [{row.low:.4f}, {row.high:.4f}]  ",
+                f"-{row.first}={row.first_value} -{row.second}={row.second_value}",
             )
+
+
+def _print_row(numbers: str, changes: str) -> None:
+    """One row; changes that do not fit beside their numbers go on below, whole."""
+    print_wrapped(changes, first=numbers, indent=" " * 4, width=output_width())

@@ -9,9 +9,11 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from click.testing import CliRunner
 
+from gpt_search.analysis import importance_set
 from gpt_search.analysis.cells import Cell, cell_to_json
 from gpt_search.backends.synthetic import synthetic_workload
 from gpt_search.cli.main import cli
@@ -162,6 +164,23 @@ def test_importance_as_text_json_and_csv(storage: str) -> None:
     assert {"knobs", "effects", "pairs", "stability", "singles"} <= set(found)
     rows = list(csv.DictReader(io.StringIO(run("importance", NAME, "--storage", storage, "--method", "mdi", "--csv"))))
     assert rows and sum(float(r["importance"]) for r in rows) == pytest.approx(1.0)
+
+
+def test_importance_keeps_pairs_of_long_knobs_within_the_terminal(
+    storage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = importance_set.measure_importance
+    row = {
+        "first": "session:" + "a" * 30,
+        "first_value": "parallel",
+        "second": "opt:" + "b" * 30,
+        "second_value": "off",
+    }
+    pairs = pd.DataFrame([row | {"ratio": 30.3, "low": 3.2876, "high": 280.0640, "p": 0.0, "holm": 0.0}])
+    monkeypatch.setattr(importance_set, "measure_importance", lambda *a, **k: measured(*a, **k)._replace(pairs=pairs))
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = run("importance", NAME, "--storage", storage, "--method", "single").splitlines()
+    assert max(map(len, lines)) <= 80 and any(line.endswith(f"{'b' * 30}=off") for line in lines)
 
 
 @pytest.mark.parametrize(
