@@ -42,8 +42,8 @@ class _Listing(NamedTuple):
 @click.option("--knobs", "expression", required=True, metavar="EXPR", help="Knobs to vary and to pin.")
 @knob_source_options
 @click.option("--strategy", "spec", metavar="SPEC", help="List the first routes of this strategy.")
-@click.option("--limit", type=WholeNumber(0), default=10, show_default=True, help="Routes to list.")
-@click.option("--seed", type=WholeNumber(0), default=0, show_default=True, help="Seed of the strategy.")
+@click.option("--limit", metavar="N", type=WholeNumber(0), default=10, show_default=True, help="Routes to list.")
+@click.option("--seed", metavar="N", type=WholeNumber(0), default=0, show_default=True, help="Seed of the strategy.")
 @click.option("--strict-trtexec", is_flag=True, help="trtexec's grammar to the letter, no extensions.")
 @click.option("--full-routes", is_flag=True, help=f"Print every knob of a route, also beyond {_FULL_ROUTE_KNOBS}.")
 @json_option

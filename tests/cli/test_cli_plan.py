@@ -212,3 +212,8 @@ def test_a_strategy_that_fails_is_named(small, tmp_path, body, message):
     result = run("--knobs", BOTH, "--database", small, "--strategy", f"{file}:S")
     assert result.exit_code == 1 and result.stderr.startswith("error: " + message), result.output
     assert "unexpected" not in result.stderr
+
+
+def test_the_help_names_its_numbers_as_other_commands_do():
+    shown = run("--help").stdout
+    assert "--limit N" in shown and "--seed N" in shown and "INTEGER" not in shown
