@@ -169,6 +169,11 @@ class Worker:
         """True while the worker can be asked."""
         return self._dead is None
 
+    @property
+    def running(self) -> bool:
+        """False once the process has ended, even if nobody has asked it since."""
+        return self.alive and state_of(self.pid) not in ("Z", "X", "")
+
     # -- asking --------------------------------------------------------------------------------
     def ask(
         self,

@@ -66,9 +66,17 @@ class WorkerPool:
         )
 
     def idle(self) -> Worker | None:
-        """One that has nothing to do; whoever takes it puts it back."""
-        with self._mutex:
-            return self._idle.pop() if self._idle else None
+        """One that has nothing to do; whoever takes it puts it back.
+
+        One that somebody has killed meanwhile is forgotten: the next route is not to be blamed for its death.
+        """
+        while True:
+            with self._mutex:
+                worker = self._idle.pop() if self._idle else None
+            if worker is None or worker.running:
+                return worker
+            worker.kill()
+            self.put_back(worker)
 
     def start(self) -> Worker:
         """A new one. Raises EvaluatorClosed, and as `Worker` does."""

@@ -43,7 +43,8 @@ def confirmed(folder):
 
 def test_before_confirming_an_export_says_so(folder):
     done = here(folder, "export", STUDY, "--as", "route", "early.txt")
-    assert "trial 1" in done.stdout and "not confirmed: run `gpt-search confirm` first" in done.stdout
+    said = " ".join(done.stdout.split())
+    assert "trial 1" in said and "not confirmed: run `gpt-search confirm` first" in said
     done = here(folder, "export", STUDY, "--as", "engine", "early.engine", code=2)
     assert "has no confirmed build to ship; run `gpt-search confirm gain" in " ".join(done.stderr.split())
     assert not list(folder.glob("early.engine*"))

@@ -97,7 +97,7 @@ def test_table_commands(tmp_path: Path) -> None:
     [
         (("table", "info", "none.jsonl"), "cannot read none.jsonl"),
         (("table", "import", "none.json", "--out", "x"), "cannot read none.json"),
-        (("table", "export", "none.jsonl", "x", "--as", "t5"), "did you mean 't4'"),
+        (("table", "export", "none.jsonl", "x", "--as", "t5"), "'t5' is not one of t4"),
         (("record", "none.onnx", "--out", "x.jsonl"), "none.onnx"),
         (("record", "none.onnx", "--out", "x.jsonl", "--routes", "some"), "neither `all` nor a whole number"),
         (("record", "none.onnx", "--out", "x.jsonl", "--builds", "2"), "must be 3 or more"),

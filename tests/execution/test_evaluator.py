@@ -20,6 +20,7 @@ from helpers_execution import (
     backend_name,
     backend_of,
     children,
+    eventually,
     marked,
     settings,
 )
@@ -327,6 +328,19 @@ def _dying_reference(monkeypatch, deaths: int, at_round: int = 2) -> list[int]:
 
     monkeypatch.setattr(Worker, "ask", spy)
     return asked
+
+
+def test_a_worker_that_was_killed_while_it_had_nothing_to_do_is_no_fault_of_the_next_route(tmp_path, mark):
+    with made(tmp_path) as evaluator:
+        assert evaluator.evaluate(SPACE.reference).outcome is Outcome.OK
+        before = [w for w in evaluator.pool.workers if w is not evaluator.pool.reference]
+        assert before
+        for worker in before:
+            os.kill(worker.pid, signal.SIGKILL)
+        assert eventually(lambda: not any(w.running for w in before))
+        assert evaluator.evaluate(SPACE.reference).outcome is Outcome.OK
+        assert not evaluator.pool.workers & set(before)
+    assert marked(mark) == []
 
 
 def test_a_reference_that_dies_in_a_round_is_restarted_and_the_round_repeated(tmp_path, mark, monkeypatch):

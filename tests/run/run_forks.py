@@ -157,9 +157,9 @@ def _become_study(work: Callable[[], object], held: int, fuse: Fuse | None) -> N
 class Fuse:
     """Kills the process it is lit in with SIGKILL at one of its steps.
 
-    event: "record" and "journal" (a write to that file), "ask" (a request to a worker), "start" (of a worker),
-    "replace" (of a file). number: the how-manieth of them, from 1. part: 0 dies before the step, 1 after it; of a
-    write it leaves that part of the line. report: a file where it says what it died at: "event what".
+    event: "record" and "journal" (a write to that file), "ask" (a request to a worker), "build" (a request to build),
+    "start" (of a worker), "replace" (of a file). number: the how-manieth of them, from 1. part: 0 dies before the step,
+    1 after it; of a write it leaves that part of the line. report: a file where it says what it died at: "event what".
     """
 
     def __init__(self, event: str, number: int, part: float, report: Path | None = None) -> None:
@@ -179,9 +179,12 @@ class Fuse:
             return write(fd, data)
 
         def send_or_die(channel: Channel, message: Message, wait: Any = None) -> None:
-            self.burn("ask", message.kind, before=True)
+            events = ("ask", "build") if message.kind == "build" else ("ask",)
+            for event in events:
+                self.burn(event, message.kind, before=True)
             send(channel, message, wait)
-            self.burn("ask", message.kind, before=False)
+            for event in events:
+                self.burn(event, message.kind, before=False)
 
         def replace_or_die(source: Any, target: Any, **more: Any) -> None:
             self.burn("replace", "file", before=True)
@@ -211,6 +214,6 @@ class Fuse:
     @classmethod
     def random(cls, rng: np.random.Generator, report: Path) -> Fuse:
         """A step of the first two trials or so after a start, of any kind."""
-        most = {"record": 2, "journal": 12, "ask": 25, "start": 3}
-        event = str(rng.choice(list(most), p=[0.2, 0.4, 0.3, 0.1]))
+        most = {"record": 2, "journal": 12, "ask": 25, "build": 3, "start": 3}
+        event = str(rng.choice(list(most), p=[0.2, 0.35, 0.2, 0.15, 0.1]))
         return cls(event, int(rng.integers(1, most[event] + 1)), float(rng.choice([0.0, 0.4, 1.0])), report)

@@ -125,7 +125,7 @@ def test_two_hundred_random_kills(tmp_path: Path, quick_workers: None) -> None:
     assert kills == KILLS and by_clock + died_at.total() == KILLS
     # The kinds of moments that must have been among them.
     wanted = {"record before", "record torn", "journal before", "journal torn", "journal after"}
-    wanted |= {"ask build before", "ask time before", "start worker before"}
+    wanted |= {"build build before", "ask time before", "start worker before"}
     assert not wanted - set(died_at), dict(died_at)
 
 
