@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
 import numpy as np
 import pytest
 import scipy.linalg  # loads SciPy's own library
@@ -9,6 +15,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from gpt_search import History, Observation, Outcome, Proposal, SearchSpace, Streams, as_sampler, simulate
 from gpt_search.domain.space import Dimension
+from gpt_search.search import threads as module
 from gpt_search.search.strategy import recommended_rows
 from gpt_search.search.threads import OneBlasThread
 
@@ -36,17 +43,11 @@ class Noting:
         return [0]
 
 
-@pytest.fixture(autouse=True)
-def several():
-    with threadpool_limits(2, "blas"):
-        yield
-
-
 def measure(codes: np.ndarray, rng: np.random.Generator, until: object) -> Observation:
     return Observation(Outcome.OK, 1.0)
 
 
-def test_a_study_thinks_in_one_thread() -> None:
+def a_study() -> None:
     before, strategy = threads(), Noting()
     assert max(before) > 1
     simulate(SPACE, strategy, measure, 10)
@@ -54,7 +55,7 @@ def test_a_study_thinks_in_one_thread() -> None:
     assert threads() == before
 
 
-def test_so_does_a_strategy_under_optuna_and_one_that_recommends() -> None:
+def under_optuna_and_recommending() -> None:
     import optuna
 
     before, strategy = threads(), Noting()
@@ -67,9 +68,9 @@ def test_so_does_a_strategy_under_optuna_and_one_that_recommends() -> None:
     assert threads() == before
 
 
-def test_a_library_that_is_loaded_later_is_limited_from_the_next_proposal_on(monkeypatch) -> None:
+def a_library_that_comes_later() -> None:
     loaded = [False]
-    monkeypatch.setattr("gpt_search.search.threads._scipy_loaded", lambda: loaded[0])
+    module._scipy_loaded = lambda: loaded[0]
     # The second context stands for a library that came with threads of its own.
     with OneBlasThread() as limited, threadpool_limits(2, "blas"):
         limited.cover()
@@ -77,3 +78,15 @@ def test_a_library_that_is_loaded_later_is_limited_from_the_next_proposal_on(mon
         loaded[0] = True
         limited.cover()
         assert set(threads()) == {1}
+
+
+@pytest.mark.parametrize("check", [a_study, under_optuna_and_recommending, a_library_that_comes_later])
+def test_a_strategy_thinks_in_one_thread(check: Callable[[], None]) -> None:
+    """In a process of its own: this one must not have BLAS threads, since other tests fork it."""
+    code = f"import test_threads; test_threads.{check.__name__}()"
+    path = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
+    env = os.environ | {"OPENBLAS_NUM_THREADS": "2", "PYTHONPATH": path}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
