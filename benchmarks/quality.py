@@ -1,7 +1,8 @@
 """Quality of the strategies on planted landscapes, at several budgets of builds.
 
 Run: python benchmarks/quality.py --strategies tpe sparse_random --families sparse inert [--seeds 20]
-     [--landscapes 20] [--budgets 50 100 200 400] [--unit timed] [--salt TEXT] [--jobs 2] [--out docs/strategies.csv]
+     [--landscapes 20] [--budgets 50 100 200 400] [--unit timed] [--salt TEXT] [--knobs N] [--jobs 2]
+     [--out docs/strategies.csv]
 
 Study s of a family runs on landscape s modulo `--landscapes`, with all seeds hashed from (family, number): every
 strategy meets the same landscapes and the same noise. A build-only probe counts as a build. Strategies do not know
@@ -11,7 +12,8 @@ fingerprint was timed already is not timed again for another route; that route t
 
 `--unit timed`: the budgets are numbers of timed evaluations; studies end at `--builds` builds all the same, and
 those that timed less by then are looked at there. `--salt`: other landscapes, noise and studies. Strategies are tuned
-on those of other salts ("quality" was one), never on the default ones, which the results are of.
+on those of other salts ("quality" was one), never on the default ones, which the results are of. `--knobs`: spaces of
+so many knobs in place of the family's own number.
 
 Per strategy, family and budget, means over the studies, standard errors from the means of the landscapes:
 - share: true gain of the recommended route, -log(latency / reference), over the gain of the best feasible route;
@@ -68,6 +70,7 @@ class Task(NamedTuple):
     builds: int = 0  # where it ends; 0 is the largest budget
     unit: str = "builds"
     salt: str = SALT
+    knobs: int | None = None
 
 
 class Result(NamedTuple):
@@ -80,7 +83,7 @@ class Result(NamedTuple):
 
 def run(task: Task) -> list[Result]:
     """One study of the largest budget, looked at after each of the budgets."""
-    landscape = planted(task.family, seed_from(task.salt, "landscape", task.family, task.landscape))
+    landscape = planted(task.family, seed_from(task.salt, "landscape", task.family, task.landscape), task.knobs)
     best = landscape.best_log_ratio
     measure = Seen(AsLive(landscape.measure))
     done = simulate(
@@ -187,13 +190,16 @@ def main() -> None:
     parser.add_argument("--unit", choices=("builds", "timed"), default="builds", help="of the budgets")
     parser.add_argument("--builds", type=int, default=400, help="where studies end, with --unit timed")
     parser.add_argument("--salt", default=SALT, help="text that landscapes, noise and studies are seeded from")
+    parser.add_argument("--knobs", type=int, help="of every landscape; by default the family's own number")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--out", type=Path, help="CSV that takes the results in")
     arguments = parser.parse_args()
     if min(arguments.seeds, arguments.landscapes, arguments.jobs, *arguments.budgets) < 1:
         parser.error("seeds, landscapes, budgets and jobs are at least 1")
-    if arguments.out is not None and arguments.salt != SALT:
-        parser.error("--out takes results on the landscapes that no strategy was tuned on: leave --salt out")
+    if arguments.out is not None and (arguments.salt, arguments.knobs) != (SALT, None):
+        parser.error(
+            "--out takes results on the landscapes that no strategy was tuned on: leave --salt and --knobs out"
+        )
     builds = arguments.builds if arguments.unit == "timed" else 0
     for spec in arguments.strategies:
         load_strategy(spec)  # an error comes at once
@@ -207,6 +213,7 @@ def main() -> None:
             builds,
             arguments.unit,
             arguments.salt,
+            arguments.knobs,
         )
         for family in arguments.families
         for strategy in arguments.strategies
