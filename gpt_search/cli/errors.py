@@ -214,12 +214,13 @@ def _folded(message: str) -> str:
         return message
     import re
     import shutil
-    import textwrap
+
+    from gpt_search.cli.common import wrapped
 
     width = max(40, shutil.get_terminal_size((80, 24)).columns)
     # A command stays in one piece, to be copied.
     joined = re.sub(r"`[^`]*`", lambda command: command[0].replace(" ", "\0"), message)
-    return textwrap.fill(joined, width, break_long_words=False, break_on_hyphens=False).replace("\0", " ")
+    return wrapped(joined, width).replace("\0", " ")
 
 
 def _written(data: dict[str, str]) -> bool:

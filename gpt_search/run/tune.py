@@ -17,12 +17,12 @@ from gpt_search.domain.space import Codes
 from gpt_search.domain.streams import Streams, seed_from
 from gpt_search.execution.launcher import BuildProgress
 from gpt_search.execution.rounds import ReferenceFailed
-from gpt_search.run.config import AUTO, TuneConfig, default_strategy
+from gpt_search.run.config import AUTO, TuneConfig
 from gpt_search.run.engines import Engines
 from gpt_search.run.import_cache import refuse_imported
 from gpt_search.run.noise import noise_between_builds, settle_noise
 from gpt_search.run.result import Status, StudySummary, best_row
-from gpt_search.run.setup import Prepared, prepare, prepare_stored
+from gpt_search.run.setup import Prepared, prepare, prepare_stored, strategy_spec
 from gpt_search.run.show import summarise
 from gpt_search.search.loop import End, Trial, run_loop
 from gpt_search.store.settings import differences
@@ -50,7 +50,7 @@ def tune(
         for text in prepared.space.notes:
             note(text)
     if config.strategy == AUTO:
-        config = replace(config, strategy=default_strategy(prepared.space))
+        config = replace(config, strategy=strategy_spec(prepared.strategy))
     with StudyStore.create_or_resume(config.storage, config.study_name, prepared.settings(), prepared.space) as store:
         store.set_attr("budget", _budget_json(config.budget))
         store.set_attr("builders", config.builders)
