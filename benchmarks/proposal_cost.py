@@ -110,10 +110,12 @@ def main() -> None:
             flush=True,
         )
     if arguments.out is not None:
-        with arguments.out.open("w", newline="", encoding="utf-8") as file:
+        part = arguments.out.with_name(f"{arguments.out.name}.part")  # the results of hours: never half a file
+        with part.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
             writer.writeheader()
             writer.writerows(found[spec] for spec in sorted(found))
+        part.replace(arguments.out)
 
 
 if __name__ == "__main__":

@@ -229,10 +229,12 @@ def main() -> None:
     print(table(rows))
     if arguments.out is not None:
         rows = merged(arguments.out, rows)
-        with arguments.out.open("w", newline="", encoding="utf-8") as file:
+        part = arguments.out.with_name(f"{arguments.out.name}.part")  # the results of hours: never half a file
+        with part.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
             writer.writeheader()
             writer.writerows(rows)
+        part.replace(arguments.out)
 
 
 if __name__ == "__main__":
