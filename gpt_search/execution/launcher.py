@@ -9,7 +9,6 @@ that is over the limit the proportional share (PSS), so that shared pages count 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import select
@@ -17,14 +16,13 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from gpt_search.domain.errors import InputError
 from gpt_search.domain.outcome import Outcome
@@ -33,11 +31,11 @@ from gpt_search.execution.environment import import_paths, worker_environment
 from gpt_search.execution.memory import oom_kills, says_no_memory, tree_memory
 from gpt_search.execution.messages import Channel, ChannelClosed, GarbageError, Message
 from gpt_search.execution.supervisor import state_of
+from gpt_search.execution.worker_log import WorkerLog
 
 START_TIMEOUT_S = 180.0
 _EXIT_WAIT_S = 15.0
 _STOP_WAIT_S = 0.2
-_LOG_LIMIT = 16 << 20
 _WATCH_S = 0.1
 _TREE_WATCH_S = 0.5
 _BOOTSTRAP = (
@@ -55,7 +53,6 @@ _ANSWERS = {
     "save": "bytes",
     "release": "done",
 }
-_numbers = count(1)
 
 BuildProgress = Callable[[str, int, int], None]
 """Takes a phase of a build, how many of its steps are done, and how many there are."""
@@ -93,7 +90,7 @@ class Worker:
     """One worker process. Methods may be called from any thread; one `ask` runs at a time.
 
     pid: of the worker itself, also its process group and session. ready: what the backend told at
-    the start, the fields of a "ready" message. start_seconds: how long the start took.
+    the start, the fields of a "ready" message. start_seconds: how long the start took. log: what it prints.
     note: cost in seconds by phase that a simulating backend announced for the latest build, or None.
     on_progress: called with what a backend tells of a build on its way: phase, steps done, steps. By whoever asks.
     """
@@ -115,8 +112,7 @@ class Worker:
         self._paused = False
         self._oom_kills = 0
         self.note: dict[str, float] | None = None
-        self._log, self.log_path = _open_log(spec.log_dir)
-        self._log_start, self._tail = 0, ""
+        self.log = WorkerLog(spec.log_dir)
         mine, theirs = socket.socketpair()
         life, their_life = socket.socketpair()
         self._life = life
@@ -126,7 +122,7 @@ class Worker:
                 [sys.executable, "-c", _BOOTSTRAP, json.dumps(import_paths())]
                 + [str(s.fileno()) for s in (theirs, their_life)],
                 stdin=subprocess.DEVNULL,
-                stdout=self._log,
+                stdout=self.log.file,
                 stderr=subprocess.STDOUT,
                 pass_fds=(theirs.fileno(), their_life.fileno()),
                 env=worker_environment(),
@@ -197,7 +193,7 @@ class Worker:
             self.resume()
             if kind == "build":
                 self.note = None
-            self._trim_log()
+            self.log.mark()
             self._oom_kills = oom_kills()
             request = Message(kind, next(self._requests), fields or {}, arrays or {})
             watch = _Watch(self, timeout_s, phase)
@@ -256,7 +252,7 @@ class Worker:
             how = _explain(self._status)
             self._end("the worker died")
         outcome = Outcome.CRASH
-        log = self.log_tail()
+        log = self.log.tail()
         if oom_kills() > self._oom_kills and self._status == signal.SIGKILL:
             how, outcome = "was killed by the kernel, which is out of memory", Outcome.MEMORY
         elif self._status != 0 and says_no_memory(log):
@@ -330,10 +326,7 @@ class Worker:
     def _close_files(self) -> None:
         self._channel.close()
         self._life.close()
-        self._tail = self._read_tail()
-        if self.log_path is not None and os.fstat(self._log.fileno()).st_size == 0:
-            self.log_path.unlink(missing_ok=True)
-        self._log.close()
+        self.log.close()
 
     # -- the lifeline --------------------------------------------------------------------------
     def _await_pid(self, end: float) -> int:
@@ -341,7 +334,7 @@ class Worker:
         while b"\n" not in self._life_text:
             if not self._poll_life(max(0.0, end - time.perf_counter())):
                 self._end("the worker process did not come up")
-                raise WorkerFailed(Outcome.CRASH, f"the worker process did not come up\n{self.log_tail()}".strip())
+                raise WorkerFailed(Outcome.CRASH, f"the worker process did not come up\n{self.log.tail()}".strip())
         word, _, number = self._life_text.split(b"\n")[0].partition(b" ")
         assert word == b"pid", self._life_text
         return int(number)
@@ -370,37 +363,6 @@ class Worker:
                 break
         return self._status
 
-    # -- the log -------------------------------------------------------------------------------
-    def log_tail(self) -> str:
-        """The last lines that the worker printed since it was last asked, without Python's own reports.
-
-        Those hold addresses and paths, which would make records of equal failures differ.
-        """
-        text = self._tail if self._log.closed else self._read_tail()
-        lines = []
-        for line in text.splitlines():
-            if line.startswith(("Fatal Python error", "Current thread", "Thread 0x")):
-                break
-            if line.strip() and not line.startswith(("Traceback (most recent", " ")):
-                lines.append(line.strip()[:300])
-        return "\n".join(lines[-3:])
-
-    def _read_tail(self) -> str:
-        size = os.fstat(self._log.fileno()).st_size
-        start = max(self._log_start, size - 8192)
-        return os.pread(self._log.fileno(), 8192, start).decode(errors="replace")
-
-    def _trim_log(self) -> None:
-        """Before a request: what was printed up to here belongs to earlier ones."""
-        self._bound_log()
-        self._log_start = os.fstat(self._log.fileno()).st_size
-
-    def _bound_log(self) -> None:
-        """Empties a log over its limit, also in the middle of a request: a compiler may print without end."""
-        if os.fstat(self._log.fileno()).st_size > _LOG_LIMIT:
-            os.ftruncate(self._log.fileno(), 0)  # both sides append, so nothing is left with a hole
-            self._log_start = 0
-
 
 class _Watch:
     """Called while an answer is awaited: deadline, memory of the tree, size of the log, unnoticed death."""
@@ -417,7 +379,7 @@ class _Watch:
         if now < self._next:
             return
         self._next = now + _WATCH_S
-        worker._bound_log()
+        worker.log.bound()
         # A process that the worker forked may hold the channel open beyond the worker's death.
         if worker._read_life(0) is not None or worker._dead is not None:
             raise ChannelClosed
@@ -431,17 +393,6 @@ class _Watch:
                     f"the limit is {limit / 1e9:.2f} GB"
                 )
                 raise WorkerFailed(Outcome.MEMORY, message)
-
-
-def _open_log(folder: Path | None) -> tuple[BinaryIO, Path | None]:
-    if folder is None:
-        unnamed: BinaryIO = tempfile.TemporaryFile("a+b", buffering=0)  # noqa: SIM115  (the caller closes it)
-        # Its mode does not make it an appending file, and a truncated log would begin with a hole.
-        fcntl.fcntl(unnamed, fcntl.F_SETFL, fcntl.fcntl(unnamed, fcntl.F_GETFL) | os.O_APPEND)
-        return unnamed, None
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"worker-{os.getpid()}-{next(_numbers)}.log"
-    return path.open("a+b", buffering=0), path
 
 
 def _explain(status: int | None) -> str:

@@ -18,7 +18,7 @@ from helpers_execution import MARK, MEMORY_LIMIT, backend_name, children, eventu
 from gpt_search.backends.synthetic import synthetic_golden
 from gpt_search.domain.errors import InputError
 from gpt_search.domain.outcome import Outcome
-from gpt_search.execution import launcher
+from gpt_search.execution import worker_log
 from gpt_search.execution.launcher import Worker, WorkerFailed, WorkerSpec
 from gpt_search.execution.supervisor import state_of
 
@@ -96,10 +96,10 @@ def test_a_compiler_that_prints_disturbs_nobody_and_is_in_the_log(tmp_path):
     spec = WorkerSpec(spec.backend, spec.workload, spec.golden, log_dir=tmp_path / "logs")
     with Worker(spec) as worker:
         assert build(worker, "chatter").kind == "built"
-        assert worker.log_path is not None
-        assert "GPTSRCH1 and to stderr" in worker.log_path.read_text()
-        assert worker.log_tail().endswith("chatter ends")
-    assert [p.name for p in (tmp_path / "logs").iterdir()] == [worker.log_path.name]
+        assert worker.log.path is not None
+        assert "GPTSRCH1 and to stderr" in worker.log.path.read_text()
+        assert worker.log.tail().endswith("chatter ends")
+    assert [p.name for p in (tmp_path / "logs").iterdir()] == [worker.log.path.name]
 
 
 FLOOD = """
@@ -121,12 +121,12 @@ class Flood(SyntheticBackend):
 
 
 def test_a_log_is_bounded_while_the_compiler_still_prints(tmp_path, monkeypatch):
-    monkeypatch.setattr(launcher, "_LOG_LIMIT", 100_000)
+    monkeypatch.setattr(worker_log, "LIMIT", 100_000)
     (tmp_path / "flood.py").write_text(FLOOD)
     name = f"{tmp_path / 'flood.py'}:Flood:{backend_name().partition(':')[2]}"
     with Worker(worker_spec(tmp_path, name)) as worker:
         assert worker.ask("build", request("only"), timeout_s=LONG, phase="build").kind == "built"
-        assert worker.log_tail() == "0 bytes are left"
+        assert worker.log.tail() == "0 bytes are left"
 
 
 TELLS = """
