@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,12 +31,20 @@ DEFAULT_BACKEND = "onnxruntime"
 UNLIMITED_WIDTH = 100_000
 """The width of what is not read on a terminal: lines are never cut or folded there."""
 
+MOST_REPEATS = 10_000
+"""Of rounds, builds, processes: more than anything here can use, and what lists of them still fit in memory."""
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 """The option every command has; the function gets `as_json`."""
 
 
+def same_command() -> str:
+    """The command line that is running, as a shell takes it."""
+    return shlex.join(["gpt-search", *click.get_current_context().obj])
+
+
 class WholeNumber(click.IntRange):
-    """A whole number of at least `min`; says what is wrong in words."""
+    """A whole number of at least `min`, and at most `max` where there is one; says what is wrong in words."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """The number. Raises click.BadParameter."""
@@ -46,6 +55,8 @@ class WholeNumber(click.IntRange):
             self.fail(f"{value!r} is not a whole number", param, ctx)
         if found < self.min:
             self.fail(f"{found} is too small; it must be {self.min:g} or more", param, ctx)
+        if self.max is not None and found > self.max:
+            self.fail(f"{found} is too large; it must be {self.max:g} or less", param, ctx)
         return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from gpt_search.cli.common import WholeNumber, json_option, print_json
+from gpt_search.cli.common import MOST_REPEATS, WholeNumber, json_option, print_json
 from gpt_search.cli.live import LiveProgress, stoppable
 from gpt_search.cli.summary import command_for, confirmation_json, print_confirmation
 from gpt_search.cli.tune import storage_option
@@ -23,7 +23,7 @@ from gpt_search.cli.tune import storage_option
 )
 @click.option(
     "--rebuilds",
-    type=WholeNumber(1),
+    type=WholeNumber(1, MOST_REPEATS),
     default=7,
     show_default=True,
     metavar="N",

@@ -1,6 +1,7 @@
 """How the command line ends: one clear line instead of a traceback, and an exit code that can be relied on.
 
-0: done. 1: something unexpected. 2: bad input. 130: stopped by Ctrl-C. 141: whoever read the output left.
+0: done. 1: something unexpected. 2: bad input. 129, 130, 143: stopped by SIGHUP, Ctrl-C, SIGTERM. 141: whoever read
+the output left.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def reader_may_leave() -> Iterator[None]:
 
 
 class Stopped(Exception):
-    """The user, or SIGTERM, stopped a run: nothing is wrong, and a command goes on from here.
+    """The user, SIGTERM or SIGHUP stopped a run: nothing is wrong, and a command goes on from here.
 
     command: the command line that does. code: the exit code.
     """
@@ -167,8 +168,9 @@ def _meant(given: str, names: Sequence[str]) -> str:
 
 def _stopped(stop: Stopped, as_json: bool) -> int:
     if not as_json or not _written({"error": "interrupted", "continue": stop.command}):
-        click.echo("stopped; nothing that was finished is lost. Continue with:", err=True)
-        click.echo(f"  {stop.command}", err=True)
+        with contextlib.suppress(OSError):
+            click.echo("stopped; nothing that was finished is lost. Continue with:", err=True)
+            click.echo(f"  {stop.command}", err=True)
     return stop.code
 
 

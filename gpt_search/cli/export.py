@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from gpt_search.cli.common import OneOf, WholeNumber, json_option, output_width, print_json, print_wrapped
+from gpt_search.cli.common import MOST_REPEATS, OneOf, WholeNumber, json_option, output_width, print_json, print_wrapped
 from gpt_search.cli.live import LiveProgress, stoppable
 from gpt_search.cli.summary import print_shipped
 from gpt_search.cli.tune import storage_option
@@ -20,7 +20,7 @@ _FORMS = ("engine", "route", "record", "trtexec", "torch-tensorrt", "trtexec-cac
 @click.option("--as", "form", type=OneOf(_FORMS), required=True, help="What to write or print.")
 @click.option(
     "--processes",
-    type=WholeNumber(2),
+    type=WholeNumber(2, MOST_REPEATS),
     default=5,
     show_default=True,
     metavar="N",

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from gpt_search.cli.common import wrapped
-from gpt_search.cli.errors import INTERRUPTED, Stopped
+from gpt_search.cli.errors import INTERRUPTED, UNEXPECTED, Stopped
 from gpt_search.domain.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
     from gpt_search.store.study import StudyStore
 
 PLAIN_WIDTH = 80
-TERMINATED = 143
+SIGNALLED = 128
+"""Plus the number of the signal that ended a run: its exit code."""
 
 
 def clock_text(seconds: float) -> str:
@@ -91,9 +93,10 @@ class LiveProgress:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
+        live, self._live = self._live, None
+        if live is not None:
+            with suppress(OSError):  # a terminal that went away needs no tidying
+                live.stop()
 
     def preparing(self, what: str) -> None:
         """Shown on a terminal until the study starts; a reader of plain lines need not know."""
@@ -141,7 +144,8 @@ class LiveProgress:
             return
         from rich.text import Text
 
-        self._live.console.print(Text(shown))
+        with _to_terminal():
+            self._live.console.print(Text(shown))
 
     def _line(self, text: str) -> None:
         if self._live is None:
@@ -149,27 +153,45 @@ class LiveProgress:
             return
         from rich.text import Text
 
-        self._live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
+        with _to_terminal():
+            self._live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
+
+
+@contextmanager
+def _to_terminal() -> Iterator[None]:
+    """A terminal that went away refuses what is written; that may be seen before the signal that says so."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        raise SystemExit(SIGNALLED + signal.SIGHUP) from None
 
 
 @contextmanager
 def stoppable(live: LiveProgress) -> Iterator[None]:
-    """Ctrl-C and SIGTERM stop cleanly: workers end, finished trials are stored, and how to go on is shown.
+    """Ctrl-C, SIGTERM and SIGHUP stop cleanly: workers end, finished trials are stored, and how to go on is shown.
 
     Raises Stopped where there is a command to go on with.
     """
 
     def terminate(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(TERMINATED)
+        raise SystemExit(SIGNALLED + number)
 
-    before: Any = signal.signal(signal.SIGTERM, terminate)
+    # SIGHUP comes where the terminal goes away; under nohup it is ignored, and stays so.
+    caught = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]
+    before: dict[int, Any] = {number: signal.signal(number, terminate) for number in caught}
     try:
         with live:
             yield
     except (KeyboardInterrupt, SystemExit) as stop:
         if live.continue_command is None:
             raise
-        code = INTERRUPTED if isinstance(stop, KeyboardInterrupt) else TERMINATED
+        if isinstance(stop, KeyboardInterrupt):
+            code = INTERRUPTED
+        else:
+            code = stop.code if isinstance(stop.code, int) else UNEXPECTED
         raise Stopped(live.continue_command, code) from None
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

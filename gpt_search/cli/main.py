@@ -79,10 +79,13 @@ class LazyGroup(click.Group):
             raise click.UsageError(f"there is no command {name!r}{hint}", ctx)
         return super().resolve_command(ctx, args)
 
-    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
-        """click's; the help is printed in here."""
+    def make_context(self, info_name: str | None, args: list[str], *more: Any, **kwargs: Any) -> click.Context:
+        """click's; the help is printed in here, and what was given is kept for `same_command`."""
+        given = tuple(args)
         with reader_may_leave():
-            return super().make_context(*args, **kwargs)
+            ctx = super().make_context(info_name, args, *more, **kwargs)
+        ctx.obj = given
+        return ctx
 
     def invoke(self, ctx: click.Context) -> Any:
         """click's; the command runs in here."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from gpt_search.cli.common import Amount, WholeNumber, json_option, print_json
+from gpt_search.cli.common import MOST_REPEATS, Amount, WholeNumber, json_option, print_json
 from gpt_search.cli.live import LiveProgress, stoppable
 from gpt_search.cli.summary import command_for, minimisation_json, print_minimisation
 from gpt_search.cli.tune import storage_option
@@ -22,7 +22,7 @@ from gpt_search.cli.tune import storage_option
 )
 @click.option(
     "--rebuilds",
-    type=WholeNumber(2),
+    type=WholeNumber(2, MOST_REPEATS),
     metavar="N",
     help="Pairs of builds of one test.  [default: as many as the margin needs, at most 40]",
 )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpt_search.cli.common import (
+    MOST_REPEATS,
     Amount,
     WholeNumber,
     build_options,
@@ -38,12 +39,24 @@ _LABEL = 11
     show_default=True,
     help="As given to `tune`: pinned knobs belong to the reference route.",
 )
-@click.option("--rebuilds", type=WholeNumber(2), default=6, show_default=True, metavar="N", help="Pairs of builds.")
 @click.option(
-    "--processes", type=WholeNumber(2), default=2, show_default=True, metavar="N", help="Processes of each build."
+    "--rebuilds", type=WholeNumber(2, MOST_REPEATS), default=6, show_default=True, metavar="N", help="Pairs of builds."
 )
 @click.option(
-    "--rounds", type=WholeNumber(10), default=15, show_default=True, metavar="N", help="Rounds in each process."
+    "--processes",
+    type=WholeNumber(2, MOST_REPEATS),
+    default=2,
+    show_default=True,
+    metavar="N",
+    help="Processes of each build.",
+)
+@click.option(
+    "--rounds",
+    type=WholeNumber(10, MOST_REPEATS),
+    default=15,
+    show_default=True,
+    metavar="N",
+    help="Rounds in each process.",
 )
 @click.option(
     "--budget",

@@ -7,9 +7,16 @@ from pathlib import Path
 
 import click
 
-from gpt_search.cli.common import WholeNumber, json_option, print_json
+from gpt_search.cli.common import MOST_REPEATS, WholeNumber, json_option, print_json, same_command
 from gpt_search.cli.live import LiveProgress, clock_text, stoppable
-from gpt_search.cli.tune import accuracy_options, backend_option, shape_options, timing_options, worker_options
+from gpt_search.cli.tune import (
+    MOST_BUILDERS,
+    accuracy_options,
+    backend_option,
+    shape_options,
+    timing_options,
+    worker_options,
+)
 
 
 def _routes(ctx: click.Context, param: click.Parameter, value: str) -> int | None:
@@ -28,6 +35,7 @@ class RecordProgress(LiveProgress):
     def recorded(self, done: int, total: int, what: str) -> None:
         """After every build: how many are done, of how many, and what the last one gave."""
         now = time.monotonic()
+        self.continue_command = same_command()
         if self._first is None:  # what an earlier run did says nothing about this one's pace
             self._first = done, now
         first, began = self._first
@@ -47,13 +55,30 @@ class RecordProgress(LiveProgress):
     "--routes", callback=_routes, default="all", show_default=True, metavar="all|N", help="How many; N are drawn."
 )
 @click.option("--seed", type=WholeNumber(0), default=0, show_default=True, metavar="N", help="Seed of draw and order.")
-@click.option("--rounds", type=WholeNumber(8), default=40, show_default=True, metavar="N", help="Rounds of a timing.")
 @click.option(
-    "--builds", type=WholeNumber(3), default=3, show_default=True, metavar="N", help="Builds of some of the routes."
+    "--rounds",
+    type=WholeNumber(8, MOST_REPEATS),
+    default=40,
+    show_default=True,
+    metavar="N",
+    help="Rounds of a timing.",
+)
+@click.option(
+    "--builds",
+    type=WholeNumber(3, MOST_REPEATS),
+    default=3,
+    show_default=True,
+    metavar="N",
+    help="Builds of some of the routes.",
 )
 @click.option("--several", type=WholeNumber(2), default=12, show_default=True, metavar="N", help="How many those are.")
 @click.option(
-    "--builders", type=WholeNumber(1), default=1, show_default=True, metavar="N", help="Routes built at the same time."
+    "--builders",
+    type=WholeNumber(1, MOST_BUILDERS),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Routes built at the same time.",
 )
 @backend_option
 @accuracy_options

@@ -30,6 +30,8 @@ METRICS = ("l0", "l1", "l2", "lInf", "cos")
 TIMINGS = ("median", "mean", "p90", "p99", "throughput")
 REFERENCES = ("onnxruntime-fp32", "files", "default-engine")
 DEFAULT_TRIALS = 100
+MOST_BUILDERS = 256
+"""Each is a process with a model of its own."""
 _POSITIVE = Amount(0, min_open=True)
 
 
@@ -39,7 +41,10 @@ def budget_options(default: str) -> Callable[[Any], Any]:
     def add(function: Any) -> Any:
         for option in (
             click.option(
-                "--builders", type=WholeNumber(1), metavar="N", help="Routes built at the same time; one is timed."
+                "--builders",
+                type=WholeNumber(1, MOST_BUILDERS),
+                metavar="N",
+                help="Routes built at the same time; one is timed.",
             ),
             click.option("--builds", type=WholeNumber(0), metavar="N", help="Stop after N builds."),
             click.option("--seconds", type=Amount(0), metavar="S", help="Stop after S seconds of the study."),

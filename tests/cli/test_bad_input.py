@@ -204,6 +204,7 @@ def test_expressions(folder, knobs, parts):
         (("--trials", "1.5"), ["'--trials'", "'1.5' is not a whole number"]),
         (("--builds", "-1"), ["'--builds'", "-1 is too small"]),
         (("--builders", "0"), ["'--builders'", "0 is too small; it must be 1 or more"]),
+        (("--builders", "100000"), ["'--builders'", "100000 is too large; it must be 256 or less"]),
         (("--seconds", "-1"), ["'--seconds'", "-1 is too small"]),
         (("--seconds", "inf"), ["'--seconds'", "'inf' is not a finite number"]),
         (("--timeout-build", "0"), ["'--timeout-build'", "0 is too small; it must be more than 0"]),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -39,15 +39,28 @@ def lines_of(part: Path) -> int:
     return part.read_bytes().count(b"\n") if part.exists() else 0
 
 
-@pytest.mark.slow
-def test_recording_real_engines_survives_kill_9(tmp_path: Path, command: list[str]) -> None:
-    out = tmp_path / "bert.jsonl.zst"
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE)
+def stopped(command: list[str], out: Path, lines: int, number: int) -> tuple[int, str]:
+    """Exit status and standard error of the command, stopped by a signal once the file has so many lines."""
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     end = time.monotonic() + 120
-    while lines_of(part_path(out)) < 4 and process.poll() is None and time.monotonic() < end:
+    while lines_of(part_path(out)) < lines and process.poll() is None and time.monotonic() < end:
         time.sleep(0.01)
-    os.kill(process.pid, signal.SIGKILL)
-    process.communicate()
+    process.send_signal(number)
+    _, said = process.communicate()
+    return process.returncode, said
+
+
+@pytest.mark.slow
+def test_recording_real_engines_survives_ctrl_c_and_kill_9(tmp_path: Path, command: list[str]) -> None:
+    out = tmp_path / "bert.jsonl.zst"
+    status, said = stopped(command, out, 3, signal.SIGINT)
+    assert status == 130 and "Traceback" not in said
+    lines = said.splitlines()
+    assert lines[-2] == "stopped; nothing that was finished is lost. Continue with:"
+    assert shlex.split(lines[-1]) == ["gpt-search", *command[3:]]
+    kept = part_path(out).read_bytes()
+    status, _ = stopped(command, out, kept.count(b"\n") + 2, signal.SIGKILL)
+    assert status == -signal.SIGKILL and part_path(out).read_bytes().startswith(kept)
     kept = part_path(out).read_bytes()
     assert kept.count(b"\n") >= 4 and not out.exists()
     changed = subprocess.run([*command, "--rounds", "9"], capture_output=True, text=True, check=False)
@@ -61,7 +74,7 @@ def test_recording_real_engines_survives_kill_9(tmp_path: Path, command: list[st
     # ConvAddFusion has no convolution to fuse here: two routes give one engine, which is timed once.
     facts = json.loads(done.stdout)
     assert facts["engines"] <= 8 and facts["timed_builds"] == facts["engines"] + 2 * 2
-    assert facts["sessions"] == 2 and facts["outcomes"] == {"OK": 16}
+    assert facts["sessions"] == 3 and facts["outcomes"] == {"OK": 16}
     assert all(len(table.rounds(i)) == 8 and table.rounds(i)[0].reference_ms for i in range(16))
     assert table.settings["environment"] and "CPU" not in table.settings["workload"]
     assert sorted(p.name for p in tmp_path.iterdir() if p.name.startswith("bert.jsonl")) == [out.name]

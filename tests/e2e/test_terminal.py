@@ -74,8 +74,11 @@ class Screen:
         return lines
 
 
-def on_terminal(*args, cwd, interrupt_at=None):
-    """Exit code and output of `gpt-search ARGS` on a terminal of 80 columns; Ctrl-C is typed when a text appears."""
+def on_terminal(*args, cwd, interrupt_at=None, close_at=None):
+    """Exit code and output of `gpt-search ARGS` on a terminal of 80 columns.
+
+    When a text appears, Ctrl-C is typed or the terminal goes away.
+    """
     pid, fd = pty.fork()
     if pid == 0:  # nothing but exec: the parent has threads
         try:
@@ -104,6 +107,8 @@ def on_terminal(*args, cwd, interrupt_at=None):
         if interrupt_at is not None and interrupt_at in data:
             interrupt_at = None
             os.write(fd, b"\x03")
+        if close_at is not None and close_at in data:
+            break
     os.close(fd)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), data
 
@@ -135,6 +140,13 @@ def test_ctrl_c_on_a_terminal_shows_how_to_go_on_and_that_works(folder):
     command = shlex.split(screen.text[1])
     found = json.loads(run(*command[1:], "--trials", "3", "--json", cwd=folder).stdout)
     assert found["trials"] == 3 and found["unfinished"] == 0
+
+
+def test_a_terminal_that_goes_away_ends_the_study_cleanly(folder):
+    code, data = on_terminal(*TUNE, "--trials", "500", cwd=folder, close_at=b"trial   2/500")
+    assert code == 129, data
+    found = json.loads(run("resume", STUDY, "--trials", "3", "--json", cwd=folder).stdout)
+    assert found["trials"] >= 3 and found["unfinished"] == 0
 
 
 def start(*args, cwd):

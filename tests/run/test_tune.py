@@ -408,8 +408,8 @@ def without_interruption(tmp_path: Path, quick_workers: None) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("number", "status"),
-    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)],
-    ids=["ctrl-c", "sigterm", "kill"],
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGKILL, -9)],
+    ids=["ctrl-c", "sigterm", "sighup", "kill"],
 )
 def test_a_command_that_is_stopped(
     number: int, status: int, tmp_path: Path, without_interruption: dict[str, Any], monkeypatch: pytest.MonkeyPatch
