@@ -5,13 +5,13 @@ A task is made once in every process that needs it; what belongs to one study al
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt_search.backends.registry import availability
 from gpt_search.domain.errors import InputError
 from gpt_search.domain.landscape import planted
 from gpt_search.domain.space import Codes, SearchSpace
@@ -59,22 +59,37 @@ def open_task(plan: TaskPlan) -> Arena:
 
     Raises InputError, with the task's name.
     """
-    try:
+    with named(plan):
         if isinstance(plan.section, TableTask):
             from gpt_search.run.table_task import Replayed
 
             return Replayed(plan)
         return Planted(plan)
-    except InputError as error:
-        raise InputError(f"task {plan.name!r}: {error}") from None
 
 
 def check_task(plan: TaskPlan) -> None:
     """Raises InputError, with the task's name, when the task cannot be searched; before any cell runs."""
     if not isinstance(plan.section, LiveTask):
         open_task(plan)
-    elif (why := availability(plan.section.backend)) is not None:
-        raise InputError(f"task {plan.name!r}: the backend {plan.section.backend!r} cannot be used here: {why}")
+    elif (why := why_not_live(plan)) is not None:
+        raise InputError(f"task {plan.name!r}: {why}")
+
+
+def why_not_live(plan: TaskPlan) -> str | None:
+    """As `check_live`; its errors with the task's name."""
+    from gpt_search.run.live_task import check_live
+
+    with named(plan):
+        return check_live(plan)
+
+
+@contextmanager
+def named(plan: TaskPlan) -> Iterator[None]:
+    """Puts the task's name into the errors of what is done for it."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"task {plan.name!r}: {error}") from None
 
 
 class Planted:
@@ -115,12 +130,14 @@ class Planted:
         }
 
 
-def describe_live(section: LiveTask) -> str:
-    """One line on a live task; nothing is loaded or built."""
+def describe_live(plan: TaskPlan) -> str:
+    """One line on a live task; as for `why_not_live`."""
+    section = plan.section
+    assert isinstance(section, LiveTask)
     what = section.workload or section.public or section.model
     shapes = ", ".join(f"{name}={'x'.join(map(str, shape))}" for name, shape in section.shapes.items())
     tolerance = "default" if section.tolerance is None else section.tolerance
     limits = f"{section.metric} within {tolerance}"
-    why = availability(section.backend)
-    can = "" if why is None else f"; cannot run here: {why}"
+    why = why_not_live(plan)
+    can = "" if why is None else f"; {why}"
     return f"live: {what}{f' ({shapes})' if shapes else ''} on {section.backend}, {limits}{can}"

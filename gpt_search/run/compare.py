@@ -10,14 +10,18 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpt_search import __version__
-from gpt_search.run.arena import check_task
+from gpt_search.run.arena import check_task, named
 from gpt_search.run.cell_workers import Finished, finish_cell, run_in_processes
 from gpt_search.run.compare_plan import Pace
-from gpt_search.run.experiment import Coordinates, Experiment
+from gpt_search.run.experiment import Coordinates, Experiment, TaskPlan
 from gpt_search.run.experiment_file import LiveTask
 from gpt_search.store.experiment import ExperimentFolder, open_folder
+
+if TYPE_CHECKING:
+    from gpt_search.run.live_task import LivePool
 
 
 @dataclass(frozen=True)
@@ -134,15 +138,23 @@ def _all_cells(
     """Simulated tasks in processes; then live ones, which have the machine to themselves."""
     live = [task for task in experiment.tasks if isinstance(task.section, LiveTask)]
     simulated = {task.name for task in experiment.tasks} - {task.name for task in live}
+    waiting = [task for task in live if any(cell.task == task.name for cell in given.cells)]
+    for task in waiting:  # golden data and reference: what is wrong with them must not show after hours of other cells
+        _pool(task, folder, building).close()
     yield from run_in_processes(experiment, folder, given.of(simulated), jobs)
-    for task in live:
-        if time.monotonic() >= given.until or not any(cell.task == task.name for cell in given.cells):
-            continue
-        from gpt_search.run.live_task import LivePool
-
-        with LivePool(task, folder.path / "pools", building) as pool:
+    for task in waiting:
+        if time.monotonic() >= given.until:
+            break
+        with _pool(task, folder, building) as pool:
             for cell in given.of({task.name}):
                 yield finish_cell(experiment, folder, cell, pool)
+
+
+def _pool(task: TaskPlan, folder: ExperimentFolder, building: Callable[[str], None] | None) -> LivePool:
+    from gpt_search.run.live_task import LivePool
+
+    with named(task):
+        return LivePool(task, folder.path / "pools", building)
 
 
 def _key(cell: Coordinates) -> tuple[str, str, int]:

@@ -79,7 +79,7 @@ class Plan:
 def plan(experiment: Experiment, out: str | Path | None = None, jobs: int | None = None) -> Plan:
     """What `compare` would do; nothing is run or written. out: the folder, for what is finished in it.
 
-    Raises InputError when the folder is of another experiment.
+    Raises InputError when a task cannot be searched on any machine, or the folder is of another experiment.
     """
     folder = None if out is None else check_folder(out, experiment.facts)
     left: dict[tuple[str, str], int] = defaultdict(int)
@@ -103,7 +103,7 @@ def _cost(experiment: Experiment, task: TaskPlan, cells: int, finished: int) -> 
     each = min((b for b in (budget.trials, budget.builds) if b is not None), default=None)
     live = isinstance(section, LiveTask)
     if isinstance(section, LiveTask):
-        label, per_build = describe_live(section), section.seconds_per_build
+        label, per_build = describe_live(task), section.seconds_per_build
     else:
         arena = open_task(task)
         label, per_build = arena.label, arena.seconds_per_build

@@ -218,7 +218,7 @@ def _explained(error: ValidationError) -> str:
         tag = str(first["ctx"]["tag"])
         return f"{section}: unknown kind {tag!r}{did_you_mean(tag, _KINDS)} ({', '.join(_KINDS)})"
     words = first["msg"].removeprefix("Value error, ")
-    if kind == "model_type":  # pydantic names its own class
+    if kind in ("model_type", "dict_type"):  # pydantic names its own class, or Python's
         words = "it must be a table of keys and values"
     if not keys:
         return f"{section}: {words}"

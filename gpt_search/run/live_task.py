@@ -19,12 +19,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gpt_search.backends.registry import absolute_name
 from gpt_search.domain.budget import Budget
 from gpt_search.domain.errors import InputError
 from gpt_search.domain.evaluation import Evaluation
+from gpt_search.domain.expression import parse_expression
 from gpt_search.domain.outcome import Observation, Outcome, Phase
 from gpt_search.domain.space import Codes
 from gpt_search.domain.streams import seed_from
+from gpt_search.execution.describe import describe_backend
 from gpt_search.execution.evaluator import Earlier, Reuse
 from gpt_search.execution.rounds import ReferenceFailed
 from gpt_search.measure.protocol import Protocol
@@ -33,7 +36,7 @@ from gpt_search.run.experiment import TaskPlan
 from gpt_search.run.experiment_file import LiveTask
 from gpt_search.run.record import RecordConfig, table_settings
 from gpt_search.run.replay import REFUSE, Replay, ReplayStudy
-from gpt_search.run.setup import prepare
+from gpt_search.run.setup import check, prepare, why_not_run
 from gpt_search.search.simulate import Measure
 from gpt_search.search.strategy import Strategy
 from gpt_search.store.records import safe_name
@@ -79,6 +82,26 @@ def tune_config(plan: TaskPlan, folder: Path) -> TuneConfig:
     )
 
 
+def check_live(plan: TaskPlan) -> str | None:
+    """Looks at a live task without running or writing a model: knobs, shapes, tolerances.
+
+    Returns why it cannot run on this machine, in a sentence, or None where it can. Raises InputError for what is wrong
+    with it on any machine, as far as this one has the compiler to tell.
+    """
+    section = plan.section
+    assert isinstance(section, LiveTask)
+    backend = absolute_name(section.backend)
+    try:
+        description = describe_backend(backend, section.options or None)
+    except InputError as why:
+        return str(why)
+    if section.workload is not None:  # a model that is yet to be written, which may take a gigabyte
+        parse_expression(section.knobs, description.database)
+    else:
+        check(tune_config(plan, Path.cwd()), description)
+    return why_not_run(description, backend)
+
+
 class LivePool:
     """A live task with its pool, for one process at a time; a context manager. See the module."""
 
@@ -114,6 +137,10 @@ class LivePool:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends its workers; what was measured stays."""
         self._close.close()
 
     # -- what a cell needs ---------------------------------------------------------------------

@@ -29,9 +29,9 @@ from gpt_search.run.golden import prepare_golden, stored_golden
 from gpt_search.run.timing_cache import with_timing_cache
 from gpt_search.search.discovery import load_strategy, relative_file
 from gpt_search.search.strategy import Strategy
-from gpt_search.store.location import locate
+from gpt_search.store.location import Location, locate
 from gpt_search.store.settings import StudySettings
-from gpt_search.workloads.model import describe_model
+from gpt_search.workloads.model import Model, describe_model
 
 
 @dataclass(frozen=True)
@@ -120,13 +120,20 @@ class Prepared:
         return Evaluator(self.evaluator_settings(protocol), self.space.reference)
 
 
+def why_not_run(description: Description, backend: str) -> str | None:
+    """Why engines can be built here but not run, so that nothing could be gated or timed; None where they can."""
+    if description.cannot_run is None:
+        return None
+    return (
+        f"the backend {backend!r} can build engines here, but a study also runs them: {description.cannot_run}. "
+        "`gpt-search knobs` and `gpt-search plan` work here"
+    )
+
+
 def runnable(description: Description, backend: str) -> Description:
-    """The description. Raises InputError where engines can be built but not run: nothing could be gated or timed."""
-    if description.cannot_run is not None:
-        raise InputError(
-            f"the backend {backend!r} can build engines here, but a study also runs them: {description.cannot_run}. "
-            "`gpt-search knobs` and `gpt-search plan` work here"
-        )
+    """The description. Raises InputError for `why_not_run`."""
+    if (why := why_not_run(description, backend)) is not None:
+        raise InputError(why)
     return description
 
 
@@ -136,17 +143,30 @@ def strategy_spec(strategy: Strategy) -> str:
     return spec if isinstance(spec, str) else f"{type(strategy).__module__}:{type(strategy).__qualname__}"
 
 
-def prepare(config: TuneConfig) -> Prepared:
-    """What `tune` needs, from its options. Raises InputError for anything that the user must mend.
+@dataclass(frozen=True)
+class Checked:
+    """What is known of a study before any model has run. backend: its name, with the whole path of a file."""
 
-    Cheap checks come first, so that a typo does not wait for a model to run.
+    backend: str
+    tolerances: Tolerances
+    location: Location
+    description: Description
+    space: SearchSpace
+    strategy: Strategy
+    model: Model
+
+
+def check(config: TuneConfig, description: Description | None = None) -> Checked:
+    """Everything that can be said against the options without running the model. Raises InputError for it.
+
+    description: of the backend, where it has been asked already.
     """
     named = None if config.strategy == AUTO else load_strategy(config.strategy)
     backend = absolute_name(config.backend)
     tolerances = parse_tolerances(config.tolerances, config.metric)
     location = locate(config.storage)
     location.check(must_exist=False)
-    description = runnable(describe_backend(backend, config.options or None), backend)
+    description = description or describe_backend(backend, config.options or None)
     protocol = config.protocol
     if (refusal := timing_refusal(description.metrics, protocol.streams, protocol.host_copies)) is not None:
         raise InputError(f"the backend {backend.partition(':')[0]!r} cannot time so. {refusal}")
@@ -155,27 +175,31 @@ def prepare(config: TuneConfig) -> Prepared:
     model = describe_model(backend, config.model, config.shapes, description.own_workload, config.points)
     if model.outputs is not None:
         check_outputs(tolerances, list(model.outputs))
+    return Checked(backend, tolerances, location, description, space, strategy, model)
+
+
+def prepare(config: TuneConfig) -> Prepared:
+    """What `tune` needs, from its options. Raises InputError for anything that the user must mend.
+
+    Cheap checks come first, so that a typo does not wait for a model to run.
+    """
+    given = check(config)
+    backend, records, reference = given.backend, given.location.records, given.space.reference
+    description, workload = runnable(given.description, backend), given.model.workload
     options = with_timing_cache(
-        backend,
-        description,
-        model.workload,
-        space.reference,
-        location.records / "timing_caches",
-        config.timeout_build_s,
+        backend, description, workload, reference, records / "timing_caches", config.timeout_build_s
     )
     config = replace(config, options=options)
-    golden = prepare_golden(
-        config, model, location.records / "golden", space.reference, backend, description.environment
-    )
+    golden = prepare_golden(config, given.model, records / "golden", reference, backend, description.environment)
     return Prepared(
-        space=space,
-        strategy=strategy,
+        space=given.space,
+        strategy=given.strategy,
         strategy_folder=Path.cwd() if relative_file(config.strategy) else None,
         description=description,
-        workload=model.workload,
+        workload=workload,
         golden=golden.path,
         golden_kind=golden.kind,
-        tolerances=tolerances,
+        tolerances=given.tolerances,
         protocol=config.protocol,
         seed=config.seed,
         backend=backend,

@@ -69,6 +69,10 @@ def test_seeds_follow_from_coordinates_not_from_order(tmp_path: Path) -> None:
             r"shapes\.x is 0; input should be greater",
         ),
         (
+            (PLANTED, 'kind = "live"\nname = "x"\nworkload = "bert"\nshapes = ["x=4"]'),
+            r"shapes is \['x=4'\]; it must be a table of keys and values",
+        ),
+        (
             (PLANTED, 'kind = "live"\nname = "x"\nworkload = "bert"\nprotocol = { alpha = "big" }'),
             r"protocol\.alpha is 'big'; input should be a valid number",
         ),

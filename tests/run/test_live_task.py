@@ -99,6 +99,39 @@ def test_a_missing_backend_or_reference_is_said_before_a_cell_runs(tmp_path: Pat
     assert not list((tmp_path / "failing" / "cells").glob("*.json"))
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("knobs", '"-nosuch=[*]"', "unknown knob 'nosuch'"),
+        ("backend", "'synthetic:{\"size\": 3}'", "'size'"),
+        ("shapes", "{ x = [1] }", "--shape has no meaning"),
+    ],
+)
+def test_what_is_wrong_with_a_live_task_is_said_before_simulated_cells_run(
+    tmp_path: Path, key: str, value: str, words: str
+) -> None:
+    path = experiment(tmp_path, **{key: value})
+    path.write_text(path.read_text().replace("[[task]]", f"[[task]]\n{PLANTED}\n\n[[task]]", 1))
+    loaded, out = load_experiment(path), tmp_path / "out"
+    with pytest.raises(InputError, match=rf"^task 'model': .*{words}"):
+        compare(loaded, out)
+    assert not out.exists()
+    try:
+        (_, _, task) = plan(loaded).tasks
+    except InputError as error:
+        assert words in str(error) and str(error).startswith("task 'model': ")
+    else:  # what the backend itself refuses may be a matter of the machine, of which a plan only tells
+        assert key == "backend" and words in task.label
+
+
+def test_a_reference_that_fails_is_said_before_simulated_cells_run(tmp_path: Path) -> None:
+    path = experiment(tmp_path, backend=json.dumps(backend_name(fail={"": "build_error"})))
+    path.write_text(path.read_text().replace("[[task]]", f"[[task]]\n{PLANTED}\n\n[[task]]", 1))
+    with pytest.raises(InputError, match=r"^task 'model': .*cannot be measured \(BUILD_ERROR\)"):
+        compare(load_experiment(path), tmp_path / "out")
+    assert not list((tmp_path / "out" / "cells").glob("*.json"))
+
+
 def test_a_pool_must_have_more_rounds_than_a_study_draws(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="pool_rounds is 12; it must be 20 or more"):
         load_experiment(experiment(tmp_path, pool_rounds="12"))
@@ -107,4 +140,5 @@ def test_a_pool_must_have_more_rounds_than_a_study_draws(tmp_path: Path) -> None
 def test_a_plan_needs_no_backend(tmp_path: Path) -> None:
     found = plan(load_experiment(experiment(tmp_path, backend='"xla"')))
     (task,) = found.tasks
-    assert task.live and task.builds == 48 and task.seconds == 144 and "cannot run here" in task.label
+    assert task.live and task.builds == 48 and task.seconds == 144
+    assert "the backend 'xla' cannot be used here" in task.label
