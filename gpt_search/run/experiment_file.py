@@ -104,8 +104,8 @@ class LiveTask(_Section):
 
     model: an ONNX file; or workload: one that gpt_search writes, with options; or public: one inside an installed
     package. The rest as for `gpt-search tune`. pool_rounds: timing rounds taken of every route, half of them for the
-    studies to draw from, half for the truth. protocol: settings of the measurement protocol. seconds_per_build: only
-    for the estimate of --dry-run.
+    studies to draw from, half for the truth. protocol: settings of the measurement protocol, and what is timed: timing,
+    streams, host_copies. seconds_per_build: only for the estimate of --dry-run.
     """
 
     kind: Literal["live"]
@@ -126,7 +126,7 @@ class LiveTask(_Section):
     timeout_run_s: float = Field(default=60.0, gt=0)
     memory_limit_gb: float | None = Field(default=None, gt=0)
     options: dict[str, Any] = Field(default_factory=dict)
-    protocol: dict[str, float] = Field(default_factory=dict)
+    protocol: dict[str, float | str | bool] = Field(default_factory=dict)
     seconds_per_build: float | None = Field(default=None, gt=0)
 
     @property

@@ -74,7 +74,11 @@ def test_seeds_follow_from_coordinates_not_from_order(tmp_path: Path) -> None:
         ),
         (
             (PLANTED, 'kind = "live"\nname = "x"\nworkload = "bert"\nprotocol = { alpha = "big" }'),
-            r"protocol\.alpha is 'big'; input should be a valid number",
+            "alpha is 'big'; it must be a number",
+        ),
+        (
+            (PLANTED, 'kind = "live"\nname = "x"\nworkload = "bert"\nprotocol = { timing = "p95" }'),
+            "'p95'",
         ),
         (("margin =", "name ="), "has no option 'name'"),
         ((PLANTED, 'kind = "live"\nname = "x"'), "give one of model, workload and public, not none"),

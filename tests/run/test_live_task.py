@@ -68,6 +68,14 @@ def test_studies_share_builds_and_draw_their_own_rounds(tmp_path: Path) -> None:
         assert "studies share builds" in cell.facts["label"]
 
 
+def test_what_is_timed_is_a_setting_of_the_protocol(tmp_path: Path) -> None:
+    path = experiment(tmp_path, protocol='{ timing = "mean", round_seconds = 0.01, warmup_seconds = 0.0 }')
+    done = compare(load_experiment(path), tmp_path / "out")
+    assert (done.ran, done.failures) == (4, ())
+    pool = load_table(tmp_path / "out" / "pools" / "model.jsonl.part", unfinished=True)
+    assert pool.settings["protocol"]["timing"] == "mean"
+
+
 def test_an_interrupted_experiment_goes_on_with_its_pool(tmp_path: Path) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     path = experiment(tmp_path)
