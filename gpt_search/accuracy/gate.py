@@ -68,6 +68,15 @@ class Worst(NamedTuple):
         """loss - tolerance, infinity where the loss is not finite; feasible when < 0."""
         return self.loss - self.tolerance if math.isfinite(self.loss) else math.inf
 
+    @property
+    def share(self) -> float:
+        """loss / tolerance: 1 is the limit; infinity where the loss is not finite."""
+        if not math.isfinite(self.loss):
+            return math.inf
+        if self.tolerance > 0:
+            return self.loss / self.tolerance
+        return 0.0 if self.loss <= 0 else math.inf
+
 
 def check_metric(metric: str) -> str:
     """The metric. Raises InputError for an unknown one."""

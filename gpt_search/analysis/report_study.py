@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -11,12 +10,11 @@ import pandas as pd
 
 from gpt_search.analysis import figures, figures_compare, figures_study
 from gpt_search.analysis.curves import drift_table, history_curve
-from gpt_search.analysis.importance_set import METHODS, Importance, measure_importance
 from gpt_search.analysis.report import Block, Document, Facts, Picture, Section, Sentences, Table, Text, rough_count
+from gpt_search.analysis.report_parts import accuracy_blocks, importance_blocks, settings_rows
 from gpt_search.analysis.study_tables import Rows, accuracy_table, cost_table, timeline_table, trials_table
 from gpt_search.domain.history import History
 
-SHOWN_KNOBS = 12
 _DEFAULT = "(the default)"
 
 
@@ -49,8 +47,8 @@ def study_report(facts: StudyFacts) -> Document:
         sections.append(Section("Minimisation", minimised))
     if timed:
         sections.append(Section("Search", _search(facts)))
-        sections.append(Section("Knob importance", _importance(facts)))
-        accuracy = _accuracy(facts)
+        sections.append(Section("Knob importance", importance_blocks(facts.history, str(facts.summary["strategy"]))))
+        accuracy = accuracy_blocks(accuracy_table(facts.rows, facts.losses))
         if accuracy:
             sections.append(Section("Accuracy against latency", accuracy))
         sections.append(Section("Drift of the machine", _drift(facts)))
@@ -58,7 +56,7 @@ def study_report(facts: StudyFacts) -> Document:
         sections.append(Section("Cost", _cost(facts)))
         table = trials_table(facts.rows, facts.changes, facts.losses)
         sections.append(Section("Trials", [Table("trials", "Every finished trial; loss is over its tolerance", table)]))
-    sections.append(Section("Environment and settings", [Facts(_settings(facts.settings))]))
+    sections.append(Section("Environment and settings", [Facts(settings_rows(facts.settings))]))
     return Document(f"Study {summary['study']}", f"{summary['model']}, {summary['backend']}", sections)
 
 
@@ -223,63 +221,6 @@ def _search(facts: StudyFacts) -> list[Block]:
     return [Picture("best", caption, figure), Table("nominees", "Nominated routes, best first", nominees)]
 
 
-def _importance(facts: StudyFacts) -> list[Block]:
-    found = measure_importance(facts.history, strategy=str(facts.summary["strategy"]))
-    blocks: list[Block] = []
-    if found.adaptive.warning is not None:
-        blocks.append(Text(found.adaptive.warning[0].upper() + found.adaptive.warning[1:], "warning"))
-    if found.left_out:
-        left = ", ".join(found.left_out)
-        blocks.append(Text(f"Too few routes, or no effect, for: {left} ({found.routes} distinct feasible routes)."))
-    for method in METHODS:
-        rows = found.knobs[found.knobs["method"] == method]
-        if not (rows["importance"] > 0).any():
-            continue
-        shown = rows[rows["importance"] > 0].head(SHOWN_KNOBS)
-        figure, ax = figures.new_figure(figures.importance_height(shown, SHOWN_KNOBS))
-        figures_study.importance_bars(rows, ax, limit=SHOWN_KNOBS)
-        blocks.append(
-            Picture(f"importance_{method.replace('-', '_')}", METHODS[method][0].upper() + METHODS[method][1:], figure)
-        )
-    blocks += _tables(found)
-    return blocks or [Text("No knob was changed in a route that could be timed.")]
-
-
-def _tables(found: Importance) -> list[Block]:
-    blocks: list[Block] = []
-    if len(found.stability):
-        caption = "Stability: how the order of the first 10 knobs fares in bootstrap resamples of the trials"
-        blocks.append(Table("stability", caption, found.stability))
-    if len(found.effects):
-        caption = (
-            "Sparse-linear effects: latency with a value over latency at the default, all other knobs equal, 95 % "
-            f"intervals; the model explains {100 * found.explained:.0f} % of the variance of held-out routes"
-        )
-        blocks.append(Table("effects", caption, found.effects))
-    if len(found.singles):
-        caption = "One-at-a-time: the reference with one knob changed, 95 % intervals"
-        blocks.append(Table("single_changes", caption, found.singles))
-    if len(found.pairs):
-        figure, ax = figures.new_figure(figures_study.interaction_height(found.pairs))
-        figures_study.interaction_map(found.pairs, ax)
-        blocks.append(Picture("interactions", "Interactions among the screened knobs", figure))
-        caption = "Interactions: latency with both values over what the two alone give; all intervals together at 95 %"
-        blocks.append(Table("interactions", caption, found.pairs))
-    if len(found.knobs):
-        blocks.append(Table("importance", "Importance of every knob by every method", found.knobs))
-    return blocks
-
-
-def _accuracy(facts: StudyFacts) -> list[Block]:
-    table = accuracy_table(facts.rows, facts.losses)
-    if not table["speedup"].notna().any():
-        return []
-    figure, ax = figures.new_figure()
-    figures_study.accuracy_latency(table, ax)
-    caption = "Loss over its tolerance against speed-up; what lies above the dashed line is refused"
-    return [Picture("accuracy", caption, figure)]
-
-
 def _drift(facts: StudyFacts) -> list[Block]:
     try:
         table = drift_table(facts.rows)
@@ -308,37 +249,6 @@ def _cost(facts: StudyFacts) -> list[Block]:
         )
         blocks.append(Picture("timeline", caption, figure))
     return blocks or [Text("No costs are recorded.")]
-
-
-def _settings(settings: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The settings that say what the results hold for, one leaf a row; knobs and digests of long lists by length."""
-    shown = (
-        "environment",
-        "protocol",
-        "tolerance",
-        "golden",
-        "workload",
-        "database",
-        "limits",
-        "options",
-        "fingerprint",
-    )
-    rows: list[tuple[str, str]] = []
-    for section in shown:
-        value = settings.get(section)
-        if isinstance(value, Mapping):
-            rows += [(f"{section}: {key}", _leaf(v)) for key, v in value.items() if v not in (None, {}, [])]
-        elif value is not None:
-            rows.append((section, _leaf(value)))
-    return rows
-
-
-def _leaf(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    if len(text) > 400:
-        size = f"{len(value)} entries" if isinstance(value, (Mapping, list)) else f"{len(text)} characters"
-        return f"{text[:300]} ... ({size})"
-    return text
 
 
 # -- words -------------------------------------------------------------------------------------------

@@ -28,7 +28,11 @@ def accuracy_table(rows: Rows, losses: Iterable[float]) -> pd.DataFrame:
         for (t, e, _), loss in zip(rows, losses, strict=True)
         if not math.isnan(loss)
     ]
-    table = pd.DataFrame(found, columns=["trial", "speedup", "loss", "feasible"])
+    return with_front(pd.DataFrame(found, columns=["trial", "speedup", "loss", "feasible"]))
+
+
+def with_front(table: pd.DataFrame) -> pd.DataFrame:
+    """The table of `accuracy_table` with its column front, from the others."""
     front = np.zeros(len(table), bool)
     ok = table[table["feasible"] & table["speedup"].notna()].sort_values(["speedup", "loss"], ascending=[False, True])
     least = math.inf

@@ -1,8 +1,9 @@
-"""`gpt-search importance`: which knobs matter in a study, and how sure that is."""
+"""`gpt-search importance`: which knobs matter in a study or a table, and how sure that is."""
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,12 +16,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from gpt_search.analysis.importance_set import Importance
+    from gpt_search.domain.history import History
 
 _SHOWN = 10
 
 
 @click.command()
-@click.argument("study")
+@click.argument("study", metavar="STUDY|TABLE")
 @storage_option
 @click.option(
     "--method",
@@ -39,20 +41,35 @@ def importance(
 
     The measures are one-at-a-time effects, sparse-linear effects, PED-ANOVA, mean decrease impurity and fANOVA. A
     study of a strategy that learns is warned about: some measures then say where it looked, not what matters.
+    STUDY may also be the file of a recorded table, whose routes no strategy chose.
     """
     if as_csv and as_json:
         raise InputError("--csv and --json are both given; the output is one of them")
     from gpt_search.analysis.importance_set import METHODS, measure_importance
-    from gpt_search.run.show import finished_rows
 
-    rows = finished_rows(study, storage)
-    found = measure_importance(rows.history, methods or tuple(METHODS), strategy=rows.strategy, resamples=resamples)
+    history, strategy = _history(study, storage)
+    found = measure_importance(history, methods or tuple(METHODS), strategy=strategy, resamples=resamples)
     if as_json:
         print_json(importance_json(found))
     elif as_csv:
         sys.stdout.write(found.knobs.to_csv(index=False))
     else:
         _print(found)
+
+
+def _history(study: str, storage: str) -> tuple[History, str | None]:
+    """What was tried, and the strategy that chose it; None where that is not known."""
+    if not Path(study).is_file():
+        from gpt_search.run.show import finished_rows
+
+        rows = finished_rows(study, storage)
+        return rows.history, rows.strategy
+    from gpt_search.analysis.table_history import table_history
+    from gpt_search.store.tables import load_table
+
+    table = load_table(study)
+    # Recorded routes are all there are, or drawn uniformly; an import may be of a tuner that learns.
+    return table_history(table), "random" if table.paired else None
 
 
 def importance_json(found: Importance) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`gpt-search report`: a study or an experiment as a page, or as Markdown and CSV."""
+"""`gpt-search report`: a study, an experiment or a table as a page, or as Markdown and CSV."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FORMS = ("html", "markdown")
 
 
 @click.command()
-@click.argument("source", metavar="STUDY|DIR")
+@click.argument("source", metavar="STUDY|DIR|TABLE")
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
@@ -31,7 +31,7 @@ _FORMS = ("html", "markdown")
 @storage_option
 @json_option
 def report(source: str, out: Path, form: str | None, storage: str, as_json: bool) -> None:
-    """Write STUDY, or the experiment in the folder DIR, as one HTML page.
+    """Write STUDY, the experiment in the folder DIR, or the file of a recorded TABLE, as one HTML page.
 
     The page is one file: figures are inside, nothing is loaded, tables can be sorted. The other form is a folder
     with report.md, a CSV file for each table and an SVG file for each figure.
@@ -76,6 +76,13 @@ def _document(source: str, storage: str) -> Document:
         from gpt_search.analysis.results import load_results
 
         return experiment_report(load_results(folder))
+    if folder.is_file():
+        from gpt_search.analysis.report_table import table_report
+        from gpt_search.cli.table import table_json
+        from gpt_search.store.tables import load_table
+
+        table = load_table(folder)
+        return table_report(table, table_json(table))
     from gpt_search.analysis.report_study import StudyFacts, study_report
     from gpt_search.run.show import study_data
 

@@ -61,7 +61,7 @@ def planted_table(
         {
             "backend": "planted",
             "workload": {"digest": digest_of(landscape.spec()), "name": "planted"},
-            "tolerance": {"metric": "lInf", "default": landscape.tolerance},
+            "tolerance": {"metric": "lInf", "default": landscape.tolerance, "by_output": {}},
             "database": {"tuner_version": "planted", "digest": landscape.database().digest},
             "environment": {"machine": "planted"},
             "fingerprint": fingerprint,

@@ -77,18 +77,12 @@ def study_data(study: str, storage: str, top: int = DEFAULT_TOP) -> StudyData:
             restored.rows,
             history_of(store, restored),
             [str(store.space.route(row.codes).changes(defaults)) for row in restored.rows],
-            [_share_of_tolerance(worst_of(row.evaluation, tolerances)) for row in restored.rows],
+            [_share(worst_of(row.evaluation, tolerances)) for row in restored.rows],
         )
 
 
-def _share_of_tolerance(found: Worst | None) -> float:
-    if found is None:
-        return math.nan
-    if not math.isfinite(found.loss):
-        return math.inf
-    if found.tolerance > 0:
-        return found.loss / found.tolerance
-    return 0.0 if found.loss <= 0 else math.inf
+def _share(found: Worst | None) -> float:
+    return math.nan if found is None else found.share
 
 
 def summarise(store: StudyStore, strategy: Strategy | None = None, top: int = DEFAULT_TOP) -> StudySummary:

@@ -17,6 +17,8 @@ from gpt_search.analysis import importance_set
 from gpt_search.analysis.cells import Cell, cell_to_json
 from gpt_search.backends.synthetic import synthetic_workload
 from gpt_search.cli.main import cli
+from gpt_search.domain.landscape import planted
+from gpt_search.run.planted_table import planted_table
 from gpt_search.store.experiment import FORMAT
 
 SPEC = {"family": "sparse", "seed": 1, "knobs": 6, "noise": 0.01}
@@ -147,6 +149,43 @@ def test_an_experiment_becomes_a_page(tasks: int, tmp_path: Path) -> None:
     assert ("critical_difference" in figures) == (tasks == 13)
     assert {"ecdf", "ranks"} <= set(figures)
     assert 'id="table-running_time"' in page and 'id="table-comparisons"' in page
+
+
+BERT = Path(__file__).parents[2] / "paper" / "data" / "bert.jsonl.zst"
+
+
+def test_a_table_becomes_a_page(tmp_path: Path) -> None:
+    run("report", BERT, "--out", tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert re.findall(r"<h2>(.*?)</h2>", page) == [
+        *("Result", "Fastest engines", "Knob importance", "Accuracy against latency", "Routes"),
+        "Environment and settings",
+    ]
+    assert "1.888x over the reference" in page and "every route of the space: 1,024 routes" in page
+    figures = set(re.findall(r'<figure id="figure-(\w+)"', page))
+    assert figures >= {"speedups", "importance_sparse", "importance_fanova", "interactions", "accuracy"}
+    assert "chosen by earlier results" not in page  # no strategy chose these routes
+
+
+def test_a_table_of_which_nothing_is_faster_says_so(tmp_path: Path) -> None:
+    landscape = planted("null", "report", 6)
+    planted_table(tmp_path / "flat.jsonl", landscape, builds=1)
+    run("report", tmp_path / "flat.jsonl", "--out", tmp_path / "folder")
+    text = (tmp_path / "folder" / "report.md").read_text()
+    best = re.search(r"\*\*(.*)\*\*", text)
+    assert best is not None and ("No engine is faster" in best[1] or float(best[1].partition("x")[0]) < 1.01)
+    assert "none was repeated" in text
+
+
+def test_importance_of_a_table_is_not_that_of_a_strategy(tmp_path: Path) -> None:
+    found = json.loads(run("importance", BERT, "--method", "sparse", "--json"))
+    assert found["routes"] == 1024 and found["warning"] is None
+    first = found["knobs"][0]
+    assert (first["knob"], first["rank"]) == ("model:quantize_dynamic", 1)
+    broken = tmp_path / "broken.jsonl"
+    broken.write_text("{}\n")
+    done = CliRunner().invoke(cli, ["importance", str(broken)])
+    assert done.exit_code == 2 and done.stderr.startswith("error: ") and "Traceback" not in done.stderr
 
 
 def test_an_unfinished_experiment_says_so(tmp_path: Path) -> None:
