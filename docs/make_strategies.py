@@ -41,9 +41,10 @@ _MEASURED = """
 
 Planted landscapes: spaces of 195 knobs (`dense`: 10) whose truth is known. The numbers are the true gain of the
 route that a study recommends, as a share of the gain of the best feasible route there is, with standard errors over
-landscapes; for `null`, where nothing helps, the true gain in per cent (below 0 is a loss). A build-only probe counts as
-a build. Each study met another landscape, on none of which a strategy was tuned; `studies` says how many there were.
-Every strategy meets the same ones.
+landscapes. A build-only probe counts as a build. "Raw minimum": how much slower than the best route the one with the
+smallest measured value truly is, which a tool that believes single timings would report (log-ratio, in per cent). Each
+study met another landscape, on none of which a strategy was tuned; `studies` says how many there were. Every strategy
+meets the same ones.
 
 """
 _COMMAND = """
@@ -109,20 +110,26 @@ def _family(family: str, explanation: str, found: Results) -> list[str]:
     if not names:
         return []
     last = budgets[-1]
-    names.sort(key=lambda name: -float(found[name, family, last]["gain"]) if (name, family, last) in found else 0.0)
-    heads = [f"{b} builds" for b in budgets] + [f"timed of {last}", f"failed of {last}", "studies"]
-    parts = [f"### {family}\n\n{explanation[0].upper()}{explanation[1:]}.\n\n", f"| strategy | {' | '.join(heads)} |\n"]
+    names.sort(key=lambda name: -float(found[name, family, last]["gain"]))
+    heads = [f"{b} builds" for b in budgets]
+    heads += [f"raw minimum at {last}, %", f"timed of {last}", f"failed of {last}", "studies"]
+    parts = [f"### {family}\n\n{explanation[0].upper()}{explanation[1:]}.\n\n"]
+    if not any(float(row["gain"]) for (_, of, _), row in found.items() if of == family):
+        parts.append(
+            f"All {len(names)} end with a true gain of 0 at budgets of {budgets[0]} to {last} builds, since no route "
+            "has another;\nwhat is claimed there is in [measurement](measurement.md).\n\n"
+        )
+        return parts
+    parts.append(f"| strategy | {' | '.join(heads)} |\n")
     parts.append("|---" * (len(heads) + 1) + "|\n")
     for name in names:
+        row = found[name, family, last]
+        failed = sum(float(row[kind]) for kind in ("accuracy", "build_error", "crash", "timeout", "memory"))
+        minimum = f"{100 * float(row['min_regret']):.1f} ± {100 * float(row['min_regret_se'] or 0):.1f}"
         cells = [_cell(found.get((name, family, budget))) for budget in budgets]
-        row = found.get((name, family, last))
-        if row is not None:
-            failed = sum(float(row[kind]) for kind in ("accuracy", "build_error", "crash", "timeout", "memory"))
-            cells += [f"{float(row['timed']):.0f}", f"{failed:.0f}", row["studies"]]
-        else:
-            cells += ["-", "-", next(found[name, family, b]["studies"] for b in budgets if (name, family, b) in found)]
+        cells += [minimum, f"{float(row['timed']):.0f}", f"{failed:.0f}", row["studies"]]
         parts.append(f"| `{name}` | {' | '.join(cells)} |\n")
-    parts.append("\n" if family == "null" else f"\n![{family}](figures/strategies-{family}.svg)\n\n")
+    parts.append(f"\n![{family}](figures/strategies-{family}.svg)\n\n")
     return parts
 
 
@@ -133,9 +140,8 @@ def _milliseconds(ms: float) -> str:
 def _cell(row: dict[str, str] | None) -> str:
     if row is None:
         return "-"
-    name, times = ("share", 1.0) if row["share"] else ("gain", 100.0)
-    error = f" ± {float(row[f'{name}_se']) * times:.2f}" if row[f"{name}_se"] else ""
-    return f"{float(row[name]) * times:.2f}{error}"
+    error = f" ± {float(row['share_se']):.2f}" if row["share_se"] else ""
+    return f"{float(row['share']):.2f}{error}"
 
 
 def draw(found: Results) -> None:
