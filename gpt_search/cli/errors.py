@@ -15,6 +15,7 @@ from typing import Any, NoReturn, TextIO
 
 import click
 
+from gpt_search.cli.interrupts import raise_lost
 from gpt_search.domain.errors import InputError, StrategyError
 
 BAD_INPUT = 2
@@ -104,10 +105,18 @@ def _open_outputs() -> None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115
 
 
+def _unmasked(run: Callable[[], Any]) -> Any:
+    try:
+        return run()
+    except Exception:
+        raise_lost()  # an error that a signal caused gives way to it
+        raise
+
+
 def _guarded(run: Callable[[], Any], as_json: bool) -> int:
     try:
         with _nothing_else_printed(as_json):
-            result = run()
+            result = _unmasked(run)
         # Not at exit: an error while flushing there would be a traceback of the interpreter's.
         sys.stdout.flush()
     except click.exceptions.Exit as stop:

@@ -7,13 +7,13 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from gpt_search.cli.common import wrapped
 from gpt_search.cli.errors import INTERRUPTED, UNEXPECTED, Stopped
+from gpt_search.cli.interrupts import SIGNALLED, came, forget, raise_lost, terminate
 from gpt_search.domain.outcome import Outcome
 
 if TYPE_CHECKING:
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from gpt_search.store.study import StudyStore
 
 PLAIN_WIDTH = 80
-SIGNALLED = 128
-"""Plus the number of the signal that ended a run: its exit code."""
 
 
 def clock_text(seconds: float) -> str:
@@ -148,6 +146,7 @@ class LiveProgress:
             self._live.console.print(Text(shown))
 
     def _line(self, text: str) -> None:
+        raise_lost()
         if self._live is None:
             click.echo(text if len(text) <= PLAIN_WIDTH else f"{text[: PLAIN_WIDTH - 3]}...", err=True)
             return
@@ -175,23 +174,24 @@ def stoppable(live: LiveProgress) -> Iterator[None]:
     Raises Stopped where there is a command to go on with.
     """
 
-    def terminate(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(SIGNALLED + number)
-
     # SIGHUP comes where the terminal goes away; under nohup it is ignored, and stays so.
     caught = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]
     before: dict[int, Any] = {number: signal.signal(number, terminate) for number in caught}
     try:
         with live:
             yield
-    except (KeyboardInterrupt, SystemExit) as stop:
-        if live.continue_command is None:
+    except BaseException as error:
+        stop = error if isinstance(error, KeyboardInterrupt | SystemExit) else came()
+        if stop is None:
             raise
+        if live.continue_command is None:
+            raise stop from None
         if isinstance(stop, KeyboardInterrupt):
             code = INTERRUPTED
         else:
             code = stop.code if isinstance(stop.code, int) else UNEXPECTED
         raise Stopped(live.continue_command, code) from None
     finally:
+        forget()
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import signal
-import time
 from collections.abc import Sequence
-from types import FrameType
 from typing import Any
 
 import click
 
 from gpt_search import __version__
 from gpt_search.cli.errors import reader_may_leave, run_guarded
+from gpt_search.cli.interrupts import interrupted_once
 from gpt_search.domain.errors import did_you_mean
 
 # Module below gpt_search.cli, the command in it, and its line in `gpt-search --help`: the list of
@@ -120,30 +119,6 @@ def cli() -> None:
 
     A first run on a model of your own: gpt-search tune model.onnx --trials 100
     """
-
-
-IMPATIENT_S = 10.0
-
-
-def interrupted_once() -> None:
-    """Ctrl-C stops the run once: those within the next IMPATIENT_S seconds change nothing.
-
-    The first one ends workers, stores trials and shows how to go on, and a second one in the middle of that
-    would lose the rest of it. Where the clean end takes longer than that, one more breaks it off.
-    """
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        return  # ignored, as in a shell's background job, or somebody else's
-    first: float | None = None
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        nonlocal first
-        if first is None:
-            first = time.monotonic()
-            raise KeyboardInterrupt
-        if time.monotonic() - first > IMPATIENT_S:
-            raise KeyboardInterrupt
-
-    signal.signal(signal.SIGINT, interrupt)
 
 
 def main() -> None:

@@ -48,7 +48,10 @@ def test_help_imports_neither_numpy_nor_any_command():
     )
     done = python(code)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1].split() == ["LOADED", "gpt_search.cli.errors", "gpt_search.cli.main"]
+    assert done.stdout.splitlines()[-1].split() == [
+        "LOADED",
+        *(f"gpt_search.cli.{name}" for name in ("errors", "interrupts", "main")),
+    ]
 
 
 def test_the_help_of_a_command_loads_no_backend_nor_optuna():

@@ -1,3 +1,4 @@
+import contextlib
 import re
 import signal
 
@@ -5,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpt_search.cli.errors import Stopped
+from gpt_search.cli.errors import Stopped, run_guarded
+from gpt_search.cli.interrupts import came, forget, interrupted_once
 from gpt_search.cli.live import LiveProgress, clock_text, speedup_text, status_line, stoppable
 from gpt_search.domain.budget import Budget
 from gpt_search.domain.evaluation import Evaluation
@@ -126,3 +128,63 @@ def test_a_signal_before_there_is_a_study_passes_through():
     with pytest.raises(SystemExit) as ended, stoppable(LiveProgress(None)):
         signal.raise_signal(signal.SIGTERM)
     assert ended.value.code == 143
+
+
+def lose(number):
+    """A signal in the middle of what swallows all exceptions, as the import of compiled modules may."""
+    with contextlib.suppress(BaseException):
+        signal.raise_signal(number)
+
+
+@pytest.fixture
+def once():
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    interrupted_once()
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_signal_whose_exception_got_lost_stops_at_the_next_step(number, code, once):
+    live = LiveProgress(None)
+    with pytest.raises(Stopped) as stopped, stoppable(live):
+        live.continue_command = "gpt-search resume s"
+        lose(number)
+        live.step(0, 3, "stage 1")
+        pytest.fail("went on")
+    assert stopped.value.code == code and came() is None
+    with stoppable(live):  # the next run knows nothing of it
+        live.step(0, 3, "stage 1")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_error_that_a_signal_caused_gives_way_to_it(number, code, once):
+    live = LiveProgress(None)
+    with pytest.raises(Stopped) as stopped, stoppable(live):
+        live.continue_command = "gpt-search resume s"
+        lose(number)
+        raise ImportError("numpy.core.multiarray failed to import")
+    assert stopped.value.code == code
+
+
+@pytest.mark.parametrize(("number", "kind"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
+def test_so_it_does_before_there_is_a_study(number, kind, once):
+    with pytest.raises(kind), stoppable(LiveProgress(None)):
+        lose(number)
+        raise ImportError("numpy.core.multiarray failed to import")
+
+
+def test_an_error_that_ctrl_c_caused_in_any_command_gives_way_to_it(once, capsys):
+    def run():
+        lose(signal.SIGINT)
+        raise ImportError("numpy.core.multiarray failed to import")
+
+    with pytest.raises(SystemExit) as ended:
+        run_guarded(run, [])
+    assert ended.value.code == 130 and "interrupted" in capsys.readouterr().err
+    forget()
+
+
+def test_an_error_without_a_signal_stays_what_it_is():
+    with pytest.raises(ImportError), stoppable(LiveProgress(None)):
+        raise ImportError("there is no such module")
