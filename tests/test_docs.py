@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import importlib.util
 import os
 import re
@@ -11,6 +12,9 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from gpt_search.domain.landscape import FAMILIES
+from gpt_search.search.discovery import strategy_names
 
 ROOT = Path(__file__).resolve().parent.parent
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -35,6 +39,19 @@ def test_the_page_of_strategies_is_what_the_strategies_say() -> None:
     spec.loader.exec_module(module)
     page = (ROOT / "docs" / "strategies.md").read_text(encoding="utf-8")
     assert page == module.strategies_page(), "run: python docs/make_strategies.py"
+
+
+def test_every_strategy_was_measured_on_every_family() -> None:
+    with (ROOT / "docs" / "strategies.csv").open(newline="", encoding="utf-8") as file:
+        studies = {(r["strategy"], r["family"], int(r["budget"])): int(r["studies"]) for r in csv.DictReader(file)}
+    lacking = [
+        f"{name} on {family} at {budget} builds"
+        for name in strategy_names()
+        for family in FAMILIES
+        for budget in (50, 100, 200, 400)
+        if studies.get((name, family, budget), 0) < 20
+    ]
+    assert not lacking, "run: python benchmarks/quality.py --strategies ... --families ... --out docs/strategies.csv"
 
 
 def test_links_in_the_documentation_lead_somewhere() -> None:
