@@ -21,6 +21,8 @@ RESULTS = HERE / "strategies.csv"
 TIMED = HERE / "strategies-timed.csv"
 COST = HERE / "strategies-cost.csv"
 FIGURES = HERE / "figures"
+OVERVIEW = 200
+"""Builds: what a search of a day takes where a build takes minutes."""
 Results = dict[tuple[str, str, int], dict[str, str]]
 
 _HEAD = """# Strategies
@@ -83,6 +85,7 @@ def strategies_page() -> str:
         shown = (_milliseconds(float(ms)) if ms else "-", f"{int(speed):,}" if speed else "-")
         parts.append(f"| [`{info.name}`](#{info.name}) | {info.summary} | {' | '.join(shown)} | {options} |\n")
     parts.append(_MEASURED)
+    parts += _overview(found)
     for family, explanation in FAMILIES.items():
         parts += _family(family, explanation, found)
     if timed := results(TIMED):
@@ -101,6 +104,21 @@ def strategies_page() -> str:
         parts += [f"\n{good}\n"] if good else []
         parts += [f"\nSource: {re.sub('^Source: ', '', info.source)}\n"] if info.source else []
     return "".join(parts)
+
+
+def _overview(found: Results) -> list[str]:
+    """Every strategy at one budget on every family where there is something to find, the best mean first."""
+    families = [f for f in FAMILIES if any(row["share"] for (_, of, _), row in found.items() if of == f)]
+    shares = {
+        name: [float(found[name, family, OVERVIEW]["share"]) for family in families]
+        for name in {name for name, _, _ in found}
+    }
+    parts = [f"### All families, at {OVERVIEW} builds\n\n| strategy | {' | '.join(families)} | mean |\n"]
+    parts.append("|---" * (len(families) + 2) + "|\n")
+    for name in sorted(shares, key=lambda name: (-sum(shares[name]), name)):
+        cells = [f"{share:.2f}" for share in (*shares[name], sum(shares[name]) / len(families))]
+        parts.append(f"| `{name}` | {' | '.join(cells)} |\n")
+    return [*parts, "\n"]
 
 
 def _family(family: str, explanation: str, found: Results) -> list[str]:

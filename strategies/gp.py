@@ -12,8 +12,9 @@ third trial screens on: the best route with a group of values that were in no wo
 or, when there is none, with a random half of the values that are safe and not screened. Scales come from the
 marginal likelihood on a small grid, by the errors of the rows.
 
-Good at: interactions of several knobs, few trials, few knobs. Bad at: speed, thousands of trials (cost grows with the
-cube of the working rows; the best and latest `rows` are used), many small effects at once.
+Good at: interactions of several knobs, few trials; few knobs, and hundreds of which few matter. Bad at: speed,
+thousands of trials (cost grows with the cube of the working rows; the best and latest `rows` are used), spaces in which
+many routes fail.
 
 Source: Rasmussen and Williams, "Gaussian Processes for Machine Learning", MIT Press 2006: prediction (eqs.
 2.25 and 2.26), marginal likelihood (eq. 2.30), constant (section 2.7), linear kernel (section 4.2.2). Hamming kernel

@@ -14,8 +14,8 @@ measure later is averaged in, since that is the current route's latency again.
 Failures: a change that fails is not looked at again while its value is likely to be the cause (`Blame`); a
 kick carries none of these.
 
-Good at: many knobs that act alone; a few per cent each. Bad at: gains of two changes that each harm alone, and
-changes that gain less than the noise.
+Good at: many knobs that act alone, a few per cent each; spaces in which many routes fail. Bad at: gains of two changes
+that each harm alone, and changes that gain less than the noise.
 
 Source: Lourenco, Martin and Stutzle, "Iterated Local Search", Handbook of Metaheuristics, 2003, section 2, with its
 acceptance criterion `Better`; Bentley, "Fast algorithms for geometric traveling salesman problems", ORSA J. Comput. 4,

@@ -10,7 +10,7 @@ to it as broken constraints.
 `tpe:startup=10,changes=0` is plain Optuna, whose start is uniform.
 
 Good at: a yardstick that every user of Optuna knows; dozens of knobs, a few hundred trials. Bad at: hundreds of
-knobs with few trials, where most of the good routes' values are there by chance.
+knobs with few trials, where most of the good routes' values are there by chance; spaces in which many routes fail.
 
 Source: Bergstra, Bardenet, Bengio and Kegl, "Algorithms for Hyper-Parameter Optimization", NeurIPS
 2011, section 4 (the idea); Falkner, Klein and Hutter, "BOHB", ICML 2018 (the joint density);
