@@ -180,7 +180,7 @@ def storage_option(function: Any) -> Any:
     "--strategy",
     metavar="SPEC",
     default="auto",
-    help="See `gpt-search strategies`.  [default: tpe, or live with more than 40 knobs]",
+    help="See `gpt-search strategies`.  [default: tpe, or live with more than 20 knobs]",
 )
 @budget_options(str(DEFAULT_TRIALS))
 @click.option("--seed", type=WholeNumber(0), default=0, show_default=True, metavar="N", help="Seed of the strategy.")

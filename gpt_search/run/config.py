@@ -20,13 +20,13 @@ DEFAULT_TRIALS = 100
 
 
 AUTO = "auto"
-MANY_KNOBS = 40
+MANY_KNOBS = 20
 
 
 def default_strategy(space: SearchSpace) -> str:
     """For a space that no strategy was named for: `live` with more than MANY_KNOBS knobs that can change, else `tpe`.
 
-    By what both find within 100 builds (docs/studies.md): about the same up to there, and at 195 knobs `live` finds
+    By what both find within 100 builds (docs/studies.md): the same on average at 20 knobs, and at 195 `live` finds
     twice as much; on a table of real engines with ten knobs `tpe` ends closer to the best.
     """
     return "live" if int((space.cardinalities > 1).sum()) > MANY_KNOBS else "tpe"

@@ -259,7 +259,7 @@ def test_a_reference_that_cannot_be_measured(kind: str, outcome: str, tmp_path: 
     assert study_names(tmp_path / "study.journal") == []
 
 
-@pytest.mark.parametrize(("knobs", "expected"), [(40, "tpe"), (41, "live")])
+@pytest.mark.parametrize(("knobs", "expected"), [(20, "tpe"), (21, "live")])
 def test_without_a_strategy_the_number_of_knobs_decides(
     knobs: int, expected: str, tmp_path: Path, quick_workers: None
 ) -> None:
