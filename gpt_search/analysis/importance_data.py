@@ -22,13 +22,26 @@ class Trials(NamedTuple):
     """Distinct feasible routes, the reference among them, in order of first appearance.
 
     codes: int16 (n, d). y: float64 (n,), log(latency / reference). varied: numbers of the knobs with more than one
-    value among them.
+    value among them. engine: (n,), numbers from 0 of the engines whose samples the values rest on; None where every
+    route has samples of its own. Routes of one engine share its error, so that they are no independent data.
     """
 
     space: SearchSpace
     codes: NDArray[np.int16]
     y: Floats
     varied: NDArray[np.intp]
+    engine: NDArray[np.intp] | None = None
+
+    @property
+    def engines(self) -> NDArray[np.intp]:
+        """`engine`, with a number for every route where that is None."""
+        return np.arange(len(self.y)) if self.engine is None else self.engine
+
+    def resample(self, rng: np.random.Generator) -> NDArray[np.intp]:
+        """How often each route counts in one bootstrap resample of the engines, (n,)."""
+        engines = self.engines
+        count = int(engines.max()) + 1
+        return np.bincount(rng.integers(0, count, count), minlength=count)[engines]
 
 
 def trials_of(history: History) -> Trials:
@@ -39,7 +52,8 @@ def trials_of(history: History) -> Trials:
     codes = history.codes[rows]
     reference = value[0] if rows[0] == 0 else history.value[0]
     varied = np.flatnonzero((codes != history.space.default).any(axis=0)) if len(rows) > 1 else np.empty(0, np.intp)
-    return Trials(history.space, codes, np.log(value / reference), varied)
+    engine = np.unique(history.samples[rows], return_inverse=True)[1].astype(np.intp)
+    return Trials(history.space, codes, np.log(value / reference), varied, engine)
 
 
 def indicators(trials: Trials, knobs: NDArray[np.intp], fewest: int = 2) -> tuple[Floats, NDArray[np.intp]]:

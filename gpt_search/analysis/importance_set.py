@@ -107,10 +107,9 @@ def measure_importance(
             few = _first(whole, 24)
             count = STABILITY[name] if resamples is None else resamples
             rng = np.random.default_rng((seed, len(name)))
-            size = len(rows)
             drawn = (
                 np.stack(
-                    [_shares(trials, name, few, np.sort(rng.integers(0, size, size)), seed + 1) for _ in range(count)]
+                    [_shares(trials, name, few, np.repeat(rows, trials.resample(rng)), seed + 1) for _ in range(count)]
                 )
                 if count
                 else np.zeros((0, len(whole)))

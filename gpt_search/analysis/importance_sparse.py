@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from gpt_search.analysis.importance_data import Floats, Trials, indicators
 
 RESAMPLES = 120
+FOLDS = 5
 FEWEST = 12
 """Routes below which no model is fitted."""
 PAIRED_KNOBS = 8
@@ -39,31 +40,31 @@ class SparseFit(NamedTuple):
 
 
 def sparse_effects(trials: Trials, resamples: int = RESAMPLES, seed: int = 0) -> SparseFit:
-    """Effects of single values on log-latency, all other knobs held equal, with 95 % percentile intervals.
+    """Effects of single values on log-latency, all other knobs held equal, with 95 % percentile intervals over engines.
 
     effects, one row per value that at least 2 routes have: ratio is latency with the value over latency at the
     default; selected, the share of resamples in which the lasso kept it; trials, routes with it. Strongest first.
     importance: variance of the fitted effects of a knob were its values equally frequent, as a share of all; so it
-    does not depend on how often a strategy tried what. With fewer than `FEWEST` routes there are no effects.
+    does not depend on how often a strategy tried what. With fewer than `FEWEST` routes, or as many engines as there are
+    folds of the cross-validation, there are no effects.
     """
     d = len(trials.space)
     x, names = indicators(trials, trials.varied)
     n, p = x.shape
     columns = ["knob", "value", "ratio", "low", "high", "selected", "trials"]
-    if n < FEWEST or not p or float(np.ptp(trials.y)) == 0:
+    if n < FEWEST or len(np.unique(trials.engines)) <= FOLDS or not p or float(np.ptp(trials.y)) == 0:
         return SparseFit(pd.DataFrame(columns=columns), np.zeros(d), np.zeros((0, d)), 0.0)
     from threadpoolctl import threadpool_limits
 
     rng = np.random.default_rng(seed)
-    penalty, explained = _penalty(x, trials.y, rng)
+    penalty, explained = _penalty(x, trials, rng)
     every = np.ones(n)
     effect, kept = _fit(x, trials.y, every, penalty)
     drawn = np.empty((resamples, p))
     chosen = np.zeros((resamples, p), bool)
     with threadpool_limits(1):  # matrices of this size gain nothing from threads, and lose much on a busy machine
         for b in range(resamples):
-            counts = np.bincount(rng.integers(0, n, n), minlength=n).astype(np.float64)
-            drawn[b], chosen[b] = _fit(x, trials.y, counts, penalty)
+            drawn[b], chosen[b] = _fit(x, trials.y, trials.resample(rng).astype(np.float64), penalty)
     low, high = np.quantile(drawn, [0.025, 0.975], axis=0) if resamples else np.full((2, p), math.nan)
     space = trials.space
     table = pd.DataFrame(
@@ -88,13 +89,15 @@ def sparse_effects(trials: Trials, resamples: int = RESAMPLES, seed: int = 0) ->
     )
 
 
-def _penalty(x: Floats, y: Floats, rng: np.random.Generator) -> tuple[float, float]:
-    """The lasso's penalty by five-fold cross-validation, and the share of variance explained on held-out rows."""
+def _penalty(x: Floats, trials: Trials, rng: np.random.Generator) -> tuple[float, float]:
+    """The lasso's penalty by cross-validation, and the share of variance explained on held-out engines."""
     from sklearn.linear_model import LassoCV
     from sklearn.model_selection import KFold
 
-    scaled = (x - x.mean(axis=0)) / x.std(axis=0)
-    folds = KFold(5, shuffle=True, random_state=int(rng.integers(2**31)))
+    scaled, y = (x - x.mean(axis=0)) / x.std(axis=0), trials.y
+    engines = trials.engines
+    by_engine = KFold(FOLDS, shuffle=True, random_state=int(rng.integers(2**31))).split(np.unique(engines))
+    folds = [tuple(np.flatnonzero(np.isin(engines, part)) for part in parts) for parts in by_engine]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a path that has not converged at its smallest penalty, which is not chosen
         found = LassoCV(alphas=30, eps=5e-3, cv=folds, max_iter=2000, precompute=True).fit(scaled, y - y.mean())
@@ -156,7 +159,11 @@ def interactions(trials: Trials, knobs: NDArray[np.intp], confidence: float = 0.
 
     knobs: the screened ones, (k,). Of each the value with the largest effect is paired. For each pair ordinary least
     squares of log-latency on all values of all these knobs and the product of the two; the product's coefficient is
-    the interaction. Columns: first, first_value, second, second_value, ratio (latency with both over what the two
+    the interaction. Its error is the usual one, or that of engines where several routes have one: Cameron and Miller,
+    "A Practitioner's Guide to Cluster-Robust Inference", Journal of Human Resources 50, 2015, section II (sums over
+    clusters, a correction for few of them, as many degrees of freedom as clusters less one).
+
+    Columns: first, first_value, second, second_value, ratio (latency with both over what the two
     alone give, below 1: faster together), low, high (t interval, all pairs together by Bonferroni), p, holm, trials
     (routes with both). Pairs that fewer than 2 routes have, or that another column stands for, have NaN.
     """
@@ -177,7 +184,12 @@ def interactions(trials: Trials, knobs: NDArray[np.intp], confidence: float = 0.
         strongest.setdefault(int(names[i, 0]), i)
     order = [k for k in knobs.tolist() if k in strongest]
     residual = trials.y - q @ (q.T @ trials.y)
+    engines = trials.engines
+    clusters = int(engines.max()) + 1
+    clustered = clusters < n
     freedom = n - q.shape[1] - 1
+    if clustered and clusters < 2:
+        return pd.DataFrame(columns=columns)
     pairs = [(a, b) for i, a in enumerate(order) for b in order[i + 1 :]]
     rows = []
     space = trials.space
@@ -190,10 +202,15 @@ def interactions(trials: Trials, knobs: NDArray[np.intp], confidence: float = 0.
         log_ratio = low = high = p_value = math.nan
         if both >= 2 and size > 1e-8 * n:
             log_ratio = float(left @ residual) / size
-            error = math.sqrt(max(float(((residual - log_ratio * left) ** 2).sum()), 0.0) / freedom / size)
-            margin = float(stats.t.ppf(1 - (1 - confidence) / 2 / len(pairs), freedom)) * error
+            rest = residual - log_ratio * left
+            error, known = math.sqrt(float(rest @ rest) / freedom / size), freedom
+            if clustered:
+                sums = np.bincount(engines, left * rest, clusters)
+                few = clusters / (clusters - 1) * (n - 1) / freedom
+                error, known = math.sqrt(few * float(sums @ sums)) / size, clusters - 1
+            margin = float(stats.t.ppf(1 - (1 - confidence) / 2 / len(pairs), known)) * error
             low, high = log_ratio - margin, log_ratio + margin
-            p_value = float(2 * stats.t.sf(abs(log_ratio) / error, freedom)) if error > 0 else 0.0
+            p_value = float(2 * stats.t.sf(abs(log_ratio) / error, known)) if error > 0 else 0.0
         words = (space.names[a], space.values[a][int(names[i, 1])], space.names[b], space.values[b][int(names[j, 1])])
         rows.append((*words, *np.exp([log_ratio, low, high]).tolist(), p_value, math.nan, both))
     table = pd.DataFrame(rows, columns=columns)

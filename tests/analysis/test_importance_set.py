@@ -49,6 +49,40 @@ def test_sparse_linear_finds_the_effects_and_their_sizes():
     assert fit.explained > 0.9 and fit.resampled.shape == (40, 12)
 
 
+def few_engines(seed: int, deviation: float = 0.03) -> Trials:
+    """256 routes of which five knobs decide what engine they give: 32 engines, each off by an error of its own."""
+    rng = np.random.default_rng(seed)
+    codes = np.zeros((256, len(SPACE)), np.int16)
+    codes[:, :8] = np.arange(256)[:, None] >> np.arange(8) & 1
+    engine = codes[:, :5] @ (1 << np.arange(5))
+    y = GAIN * (codes[:, 2] == 1) + rng.normal(0, deviation, 32)[engine]
+    return Trials(SPACE, codes, y, np.arange(8), engine.astype(np.intp))
+
+
+def test_routes_of_one_engine_are_no_independent_data() -> None:
+    wrong = {"as engines": [0, 0], "as routes": [0, 0]}
+    for seed in range(12):
+        trials = few_engines(seed)
+        for name, given in (("as engines", trials), ("as routes", trials._replace(engine=None))):
+            table = sparse_effects(given, 40, seed).effects
+            table = table[table["knob"] != "knob:2"]
+            wrong[name][0] += int(((table["low"] > 1) | (table["high"] < 1)).sum())
+            wrong[name][1] += int((interactions(given, np.arange(5))["holm"] < 0.05).sum())
+    # Of 84 effects that are nought, and of 12 families of pairs that do nothing together.
+    assert wrong["as engines"][0] <= 12 and wrong["as engines"][1] <= 3
+    assert wrong["as routes"][0] >= 25 and wrong["as routes"][1] >= 20  # what the errors would be
+
+
+def test_a_history_knows_which_routes_share_an_engine() -> None:
+    history = History(SPACE)
+    for i, (code, timed_as) in enumerate([(0, None), (1, None), (2, 1), (3, None)]):
+        codes = np.zeros(len(SPACE), np.int16)
+        codes[0], codes[1] = code % 3, code // 3
+        seen = Observation(Outcome.OK, 5.0 + i, fingerprint=str(i), error_ms=0.01, timed_as=timed_as, rounds=5)
+        history.append(i, codes, seen)
+    assert trials_of(history).engines.tolist() == [0, 1, 1, 2]
+
+
 def test_intervals_of_sparse_effects_cover_what_is_zero_and_what_is_not():
     covered = []
     for seed in range(20):
