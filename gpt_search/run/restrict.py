@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from gpt_search.domain.history import History
 from gpt_search.domain.space import Codes, SearchSpace
 from gpt_search.domain.streams import Streams
-from gpt_search.search.strategy import Proposal, Strategy, recommended_rows
+from gpt_search.search.loop import checked_codes
+from gpt_search.search.strategy import Proposal, Strategy, blamed, recommended_rows
 
 
 class Restricted:
@@ -35,9 +36,12 @@ class Restricted:
 
     def propose(self, space: SearchSpace, history: History, streams: Streams) -> Proposal | None:
         """As the strategy itself, or the nearest route that may be tried."""
-        proposal = self.inner.propose(space, history, streams)
-        if not isinstance(proposal, Proposal) or not space.holds(proposal.codes):
-            return proposal  # the loop says what is wrong with it
+        with blamed(self.inner, "propose"):
+            proposal = self.inner.propose(space, history, streams)
+        if proposal is None:
+            return None
+        # Here already, so that an error names the strategy and not what confines it.
+        proposal = Proposal(checked_codes(proposal, space, history, self.inner), proposal.until)
         if proposal.codes.tobytes() in self._row:
             return proposal
         open_rows = np.flatnonzero(self._untried(history))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpt_search.domain.errors import InputError
+from gpt_search.domain.errors import InputError, StrategyError
 from gpt_search.domain.evaluation import Evaluation, Round
 from gpt_search.domain.history import History
 from gpt_search.domain.landscape import planted
@@ -326,6 +326,22 @@ def test_restriction_takes_the_nearest_untried_route(dense: Landscape, table_of:
         tried.append(got)
     assert len(result) == len(table) and result.end is End.STRATEGY
     assert strategy.projected == len(table) - 2
+
+
+def test_errors_of_a_restricted_strategy_are_its_own(dense: Landscape, table_of: Make) -> None:
+    class Raises:
+        def propose(self, space: SearchSpace, history: History, streams: Streams) -> Proposal | None:
+            raise RuntimeError("no more ideas")
+
+    class Wrong:
+        def propose(self, space: SearchSpace, history: History, streams: Streams) -> Proposal | None:
+            return Proposal(np.full(len(space), 99, np.int16))
+
+    table = table_of(dense, 40)
+    for strategy, words in ((Raises(), "strategy Raises failed in propose"), (Wrong(), "strategy Wrong: code 99")):
+        with pytest.raises(StrategyError, match=words) as raised:
+            Restricted(strategy, table.codes).propose(table.space, History(table.space), Streams(1))
+        assert "Restricted" not in str(raised.value)
 
 
 def test_refused_routes_cost_nothing_and_are_failures(dense: Landscape, table_of: Make) -> None:
