@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from gpt_search.accuracy.types import Kind, dtype_named, kind_of, type_name
 from gpt_search.domain.errors import InputError
+from gpt_search.domain.json_text import parse_json
 from gpt_search.domain.workload import Array, GoldenPair
 
 FILES = "files"
@@ -84,7 +85,7 @@ def is_golden(entries: Mapping[str, Array]) -> bool:
 def decode(entries: Mapping[str, Array], where: str) -> tuple[list[GoldenPair], dict[str, Any]]:
     """The pairs and the info in the entries of a golden file; `where` is for messages. Raises InputError."""
     try:
-        index = json.loads(entries[INDEX].tobytes())
+        index = parse_json(entries[INDEX].tobytes())
         pairs = [GoldenPair(_decode(p["inputs"], entries), _decode(p["outputs"], entries)) for p in index["pairs"]]
         return pairs, dict(index["info"])
     except (KeyError, TypeError, ValueError) as error:
@@ -153,7 +154,7 @@ def _decode(described: Iterable[Mapping[str, Any]], entries: Mapping[str, Array]
         dtype = dtype_named(tensor["type"])
         if kind_of(dtype) is Kind.TEXT:
             array: NDArray[Any] = np.empty(shape, object)
-            texts = json.loads(stored.tobytes())
+            texts = parse_json(stored.tobytes())
             if len(texts) != array.size:
                 raise ValueError(f"{len(texts)} strings for shape {shape}")
             array.reshape(-1)[:] = texts

@@ -96,7 +96,9 @@ def _evidence(rows: pd.DataFrame) -> str:
     # A rank test and a mean may disagree on skewed differences; then the number is given as it is.
     sign = "faster" if (percent < 0).all() else "slower" if (percent > 0).all() else ""
     amount = f"{_range(percent.abs(), '{:.2g}')} % {sign}" if sign else f"latency {_range(percent, '{:+.2g}')} %"
-    return f"Holm p {worst if len(rows) == 1 else 'at most ' + worst.removeprefix('= ')}, A12 = {effect}, mean {amount}"
+    if len(rows) > 1:
+        worst = f"at most {worst.removeprefix('= ')}" if worst.startswith("=") else f"{worst} on each"
+    return f"Holm p {worst}, A12 = {effect}, mean {amount}"
 
 
 def _range(values: pd.Series, form: str) -> str:

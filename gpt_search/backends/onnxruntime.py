@@ -33,6 +33,7 @@ from gpt_search.backends.onnxruntime_settings import Settings
 from gpt_search.backends.onnxruntime_shapes import free_dimensions
 from gpt_search.backends.onnxruntime_streams import timed_streams
 from gpt_search.domain.digest import digest_of
+from gpt_search.domain.json_text import parse_json
 from gpt_search.domain.knob import KnobDatabase
 from gpt_search.domain.route import Route
 from gpt_search.domain.workload import Array, Workload
@@ -126,7 +127,7 @@ class OnnxRuntimeBackend:
         try:
             size = int.from_bytes(data[len(_MAGIC) : len(_MAGIC) + 8], "little")
             start = len(_MAGIC) + 8 + size
-            header = json.loads(data[len(_MAGIC) + 8 : start])
+            header = parse_json(data[len(_MAGIC) + 8 : start])
             settings = Settings.from_json(header["settings"])
             version, sizes, graph = str(header["version"]), dict(header["files"]), str(header["graph"])
         except (ValueError, KeyError, TypeError, AttributeError) as error:

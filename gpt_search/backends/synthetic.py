@@ -48,6 +48,7 @@ from gpt_search.backends.base import (
 )
 from gpt_search.backends.synthetic_failures import KINDS, PLANTED, SPOILS, SimulatedFailure, parse_failure
 from gpt_search.domain.errors import InputError, did_you_mean
+from gpt_search.domain.json_text import parse_json
 from gpt_search.domain.knob import Knob, KnobDatabase
 from gpt_search.domain.landscape import Landscape, planted_from_spec
 from gpt_search.domain.outcome import Outcome, Phase
@@ -233,7 +234,7 @@ class SyntheticBackend:
     def load(self, data: bytes, workload: Workload) -> SyntheticEngine:
         """Reads what `save` wrote. Raises BuildError."""
         try:
-            saved = json.loads(data)
+            saved = parse_json(data)
             route = Route(tuple((str(n), str(v)) for n, v in saved["synthetic"]))
             self._build_seed = int(saved["seed"])
         except (ValueError, KeyError, TypeError) as error:
@@ -271,7 +272,7 @@ class SyntheticBackend:
 
     def _check_workload(self, workload: Workload) -> None:
         try:
-            spec = json.loads(workload.model.read_text())
+            spec = parse_json(workload.model.read_text())
         except OSError as error:
             raise InputError(f"{workload.model} is not a synthetic workload: {error.strerror or error}") from None
         except ValueError:
@@ -305,7 +306,7 @@ def _options(text: str) -> dict[str, Any]:
     if not text:
         return {}
     try:
-        given = json.loads(text)
+        given = parse_json(text)
     except ValueError as error:
         raise InputError(
             f'synthetic backend: its options are a JSON object, such as {{"family": "sparse"}}: {error}'

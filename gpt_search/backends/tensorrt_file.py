@@ -10,6 +10,7 @@ from typing import Any
 from gpt_search.backends.base import BuildError
 from gpt_search.backends.tensorrt_options import TensorRTOptions
 from gpt_search.domain.errors import InputError
+from gpt_search.domain.json_text import parse_json
 
 _MAGIC = b"gpt_search tensorrt engine 1\n"
 
@@ -66,7 +67,7 @@ def _parts(data: bytes) -> tuple[dict[str, Any], bytes]:
     start = len(_MAGIC) + 8
     size = int.from_bytes(data[len(_MAGIC) : start], "little")
     try:
-        header: dict[str, Any] = json.loads(data[start : start + size])
+        header: dict[str, Any] = parse_json(data[start : start + size])
         digest, expected = str(header["digest"]), int(header["size_bytes"])
     except (ValueError, KeyError, TypeError) as error:
         raise BuildError(f"the saved engine's header cannot be read: {error!r}") from None

@@ -19,6 +19,7 @@ import click
 
 from gpt_search.cli.errors import answer_stream
 from gpt_search.domain.errors import InputError, did_you_mean
+from gpt_search.domain.json_text import parse_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -110,7 +111,7 @@ def build_options(given: Iterable[str]) -> dict[str, object]:
         name, equals, value = text.partition("=")
         if text.startswith("@"):
             try:
-                content = json.loads(Path(text[1:]).read_text(encoding="utf-8"))
+                content = parse_json(Path(text[1:]).read_text(encoding="utf-8"))
             except (OSError, ValueError) as error:
                 words = "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else str(error)
                 if isinstance(error, OSError):
@@ -123,7 +124,7 @@ def build_options(given: Iterable[str]) -> dict[str, object]:
             raise InputError(f"--option {text!r} is not of the form NAME=VALUE, nor @FILE")
         else:
             try:
-                new = {name.strip(): json.loads(value)}
+                new = {name.strip(): parse_json(value)}
             except ValueError:
                 new = {name.strip(): value.strip()}
         for twice in found.keys() & new.keys():

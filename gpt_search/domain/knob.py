@@ -15,6 +15,7 @@ from typing import Any
 
 from gpt_search.domain.digest import digest_of
 from gpt_search.domain.errors import InputError, did_you_mean
+from gpt_search.domain.json_text import parse_json
 
 _INTEGER_TYPES = frozenset({"int", "int32_t", "int64_t"})
 _INTEGER = re.compile(r"[+-]?[0-9]+")
@@ -142,7 +143,7 @@ class KnobDatabase:
         if not text.strip():
             raise InputError("the knob database is empty: this compiler build does not support build routes")
         try:
-            data = json.loads(text)
+            data = parse_json(text)
         except ValueError as error:
             raise InputError(f"the knob database is not JSON: {error}") from None
         if not isinstance(data, Mapping) or not isinstance(data.get("tuner_options"), list):

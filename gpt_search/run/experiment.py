@@ -128,6 +128,8 @@ def load_experiment(path: str | Path) -> Experiment:
         raise InputError(f"cannot read the experiment {path}: it is not UTF-8 text") from None
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{path} is no TOML: {error}") from None
+    except RecursionError:
+        raise InputError(f"{path} is nested too deeply") from None
     try:
         return _checked(path, read_sections(form))
     except InputError as error:

@@ -11,15 +11,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from gpt_search.domain.errors import InputError, did_you_mean, listing
 
+_NAME = (
+    "one line of at most 100 characters that does not begin with a blank, and has no slashes and no control characters"
+)
 Name = Annotated[
-    str,
-    Field(
-        pattern=r"^[^\s/\\][^/\\\n\r\t]*$",
-        max_length=100,
-        description="one line of at most 100 characters that does not begin with a blank, and has no slashes",
-    ),
+    str, Field(pattern=r"^[^\s/\\\x00-\x1f\x7f-\x9f][^/\\\x00-\x1f\x7f-\x9f]*$", max_length=100, description=_NAME)
 ]
-"""Shown in tables and figures: one line, without slashes."""
+"""Shown in tables and figures: one line, without slashes, and nothing that a terminal obeys."""
 
 _PATH = "a path, as text"
 
@@ -80,7 +78,7 @@ class PlantedTask(_Section):
     seeds: list[int | str] | None = Field(default=None, description="a list of whole numbers or texts")
     knobs: int | None = None
     noise: float | None = None
-    name: Name | None = None
+    name: Name | None = Field(default=None, description=_NAME)
 
     @model_validator(mode="after")
     def _one_of(self) -> PlantedTask:
@@ -96,7 +94,7 @@ class TableTask(_Section):
     file: Path = Field(strict=False, description=_PATH)
     policy: str | None = None
     rounds: int | None = Field(default=None, ge=2)
-    name: Name | None = None
+    name: Name | None = Field(default=None, description=_NAME)
 
 
 class LiveTask(_Section):
@@ -150,7 +148,7 @@ class StrategySection(_Section):
     """One strategy: its spec, further options, and the name that tables and figures show (by default the spec)."""
 
     spec: str
-    name: Name | None = None
+    name: Name | None = Field(default=None, description=_NAME)
     options: dict[str, bool | int | float | str] = Field(
         default_factory=dict, description="true, false, a number or text"
     )

@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gpt_search.domain.budget import row_at
 from gpt_search.domain.errors import InputError
+from gpt_search.domain.json_text import parse_json
 from gpt_search.domain.outcome import Outcome
 from gpt_search.store.files import reason, write_new_file
 
@@ -158,7 +159,7 @@ def load_cells(folder: str | Path) -> list[Cell]:
 
 def _load(path: Path) -> Cell:
     try:
-        form = json.loads(path.read_bytes())
+        form = parse_json(path.read_bytes())
     except OSError as error:
         raise InputError(f"cannot read {path}: {reason(error)}") from None
     except ValueError:

@@ -17,6 +17,7 @@ from typing import Any
 
 from gpt_search.domain.digest import digest_of
 from gpt_search.domain.errors import InputError, listing
+from gpt_search.domain.json_text import parse_json
 from gpt_search.store.cells import file_name
 from gpt_search.store.files import StorageError, lock_holder, reason, write_new_file
 
@@ -88,7 +89,7 @@ def experiment_facts(path: str | Path) -> dict[str, Any]:
     """What `experiment.json` of a folder holds: "name", "axis", "statistics", "facts" and more. Raises InputError."""
     file = Path(path) / "experiment.json"
     try:
-        form = json.loads(file.read_bytes())
+        form = parse_json(file.read_bytes())
     except OSError as error:
         raise InputError(f"cannot read {file}: {reason(error)}; gpt-search compare FILE --out DIR makes it") from None
     except ValueError:

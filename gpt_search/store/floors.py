@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gpt_search.domain.digest import digest_of
+from gpt_search.domain.json_text import parse_json
 from gpt_search.store.files import StorageError, reason, sync_directory
 from gpt_search.store.location import Location
 
@@ -51,7 +52,7 @@ def find_floor(location: Location, key: Mapping[str, str]) -> dict[str, Any] | N
     """
     path = floor_path(location, key)
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = parse_json(path.read_text(encoding="utf-8"))
         if found["format"] != _FORMAT:
             raise ValueError(f"format {found['format']}, this version reads {_FORMAT}")
         return dict(found["floor"]) if found["key"] == dict(key) else None

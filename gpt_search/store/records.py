@@ -20,6 +20,7 @@ from urllib.parse import quote
 
 from gpt_search.domain.errors import InputError
 from gpt_search.domain.evaluation import Evaluation
+from gpt_search.domain.json_text import parse_json
 from gpt_search.domain.outcome import Phase
 from gpt_search.store.files import StorageError, append, lock_holder, reason, sync_directory, trim_torn_tail
 
@@ -174,7 +175,7 @@ def read_records(path: str | Path) -> Iterator[Line]:
                 if not line.endswith(b"\n"):
                     return
                 try:
-                    data = json.loads(line)
+                    data = parse_json(line)
                     yield _KINDS[data["kind"]].from_json(data)
                 except (KeyError, TypeError, ValueError, AttributeError) as error:
                     raise StorageError(

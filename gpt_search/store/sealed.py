@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from gpt_search.domain.errors import InputError
+from gpt_search.domain.json_text import parse_json
 from gpt_search.store.files import StorageError, reason
 
 END = "end"
@@ -87,7 +88,7 @@ def read_sealed(path: Path, *, unfinished: bool = False) -> Iterator[tuple[int, 
                     return
                 text, check = _opened_line(path, number, line, before)
                 before = check
-                body = json.loads(text)
+                body = parse_json(text)
                 if END in body:
                     _check_end(path, number, body[END], file)
                     return

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gpt_search.domain.errors import InputError
+from gpt_search.domain.json_text import parse_json
 from gpt_search.domain.outcome import Outcome
 from gpt_search.measure.paired import latency_of
 from gpt_search.store.files import reason, write_new_file
@@ -48,6 +49,8 @@ _TO_T4 = {
 }
 _PHASES = {"compile_time": "build", "verification_time": "gate", "benchmark_time": "time"}
 _T4_PHASES = {"compilation": "build", "compilation_time": "build", "validation": "gate", "benchmark": "time"}
+_SHORTEST_MS, _LONGEST_MS = 1e-9, 1e12
+"""A picosecond and some thirty years: what lies outside was not measured, and ratios of it overflow."""
 _UNITS = {"s": 1e3, "ms": 1.0, "us": 1e-3, "ns": 1e-6}
 _UNITS |= {"seconds": 1e3, "milliseconds": 1.0, "miliseconds": 1.0, "microseconds": 1e-3, "nanoseconds": 1e-6}
 
@@ -107,11 +110,11 @@ def read_tuner_file(path: Path) -> TunerFile:
 def _parsed(text: str) -> Any:
     """The JSON value; a cache of Kernel Tuner that was not closed, as an interrupted run leaves it, is closed."""
     try:
-        return json.loads(text)
+        return parse_json(text)
     except ValueError:
         if '"cache"' not in text:
             raise
-        return json.loads(text.rstrip().rstrip(",") + "}\n}")
+        return parse_json(text.rstrip().rstrip(",") + "}\n}")
 
 
 def _cache(path: Path, data: Mapping[str, Any]) -> TunerFile:
@@ -119,6 +122,7 @@ def _cache(path: Path, data: Mapping[str, Any]) -> TunerFile:
         names = [str(n) for n in data["tune_params_keys"]]
         values = {n: tuple(dict.fromkeys(map(str, data["tune_params"][n]))) for n in names}
         rows = [_cache_row(key, names, line) for key, line in data["cache"].items()]
+        _check_distinct(rows)
         # Values that were tried, though `tune_params` does not list them, are values too.
         for row in rows:
             for name, value in row.configuration.items():
@@ -130,17 +134,26 @@ def _cache(path: Path, data: Mapping[str, Any]) -> TunerFile:
     return TunerFile(KERNEL_TUNER, name, device, values, rows)
 
 
+def _check_distinct(rows: Iterable[TunerRow]) -> None:
+    """A cache holds a configuration once, unlike T4 results, where another one of it is another build."""
+    seen: dict[tuple[str, ...], str] = {}
+    for row in rows:
+        other = seen.setdefault(tuple(row.configuration.values()), row.where)
+        if other != row.where:
+            raise ValueError(f"{other} and {row.where} have the same parameters")
+
+
 def _cache_row(key: str, names: Sequence[str], line: Mapping[str, Any]) -> TunerRow:
     configuration = {n: str(line[n]) for n in names}
-    cost = {ours: float(line[theirs]) / 1000 for theirs, ours in _PHASES.items() if theirs in line}
-    error = line.get("__error__") or (line["time"] if isinstance(line.get("time"), str) else None)
     where = f"configuration {key!r}"
+    cost = {ours: _cost_s(line[theirs], theirs, where) for theirs, ours in _PHASES.items() if theirs in line}
+    error = line.get("__error__") or (line["time"] if isinstance(line.get("time"), str) else None)
     if error is None and isinstance(line.get("time"), int | float) and not float(line["time"]) < _FAILED:
         error = "RuntimeFailedConfig"
     if error is not None:
         outcome, words = _ERRORS.get(str(error), (Outcome.CRASH, f"it failed: {error}"))
         return TunerRow(where, configuration, outcome, (), _reached(cost, outcome), words)
-    return TunerRow(where, configuration, Outcome.OK, tuple(map(float, line.get("times", ()))), cost)
+    return TunerRow(where, configuration, Outcome.OK, _samples_ms(line.get("times", ()), "times", where), cost)
 
 
 def _results(path: Path, data: Mapping[str, Any]) -> TunerFile:
@@ -165,16 +178,34 @@ def _results(path: Path, data: Mapping[str, Any]) -> TunerFile:
 def _result_row(number: int, line: Mapping[str, Any], unit: float) -> TunerRow:
     times, invalidity = line["times"], str(line["invalidity"])
     configuration = {str(n): str(v) for n, v in line["configuration"].items()}
-    cost = {ours: float(times[theirs]) * unit / 1000 for theirs, ours in _T4_PHASES.items() if theirs in times}
     where = f"result {number}"
-    samples = tuple(float(x) * unit for x in times.get("runtimes", ()))
+    cost = {ours: _cost_s(times[theirs], theirs, where, unit) for theirs, ours in _T4_PHASES.items() if theirs in times}
     if invalidity != "correct":
         if invalidity not in _INVALIDITY:
             raise ValueError(f"{where} has the invalidity {invalidity!r}")
         outcome = _INVALIDITY[invalidity]
         return TunerRow(where, configuration, outcome, (), _reached(cost, outcome), f"invalidity {invalidity}")
+    samples = _samples_ms(times.get("runtimes", ()), "runtimes", where, unit)
     cost.setdefault("time", sum(samples) / 1000)
     return TunerRow(where, configuration, Outcome.OK, samples, cost)
+
+
+def _samples_ms(given: Iterable[Any], name: str, where: str, unit: float = 1.0) -> tuple[float, ...]:
+    """Raw samples in milliseconds. Raises ValueError for what is no latency."""
+    return tuple(_milliseconds(x, name, where, unit, _SHORTEST_MS) for x in given)
+
+
+def _cost_s(given: Any, name: str, where: str, unit: float = 1.0) -> float:
+    """What a phase took, in seconds. Raises ValueError for what is no duration."""
+    return _milliseconds(given, name, where, unit, 0.0) / 1000
+
+
+def _milliseconds(given: Any, name: str, where: str, unit: float, least: float) -> float:
+    # Text, truth values, NaN and infinities, which Python's JSON reads, are no durations either.
+    number = isinstance(given, int | float) and not isinstance(given, bool)
+    if not number or not least / unit <= given <= _LONGEST_MS / unit:
+        raise ValueError(f"{where}: {given!r} in {name} is not a time from {least:g} to {_LONGEST_MS:g} ms")
+    return float(given * unit)
 
 
 def _reached(cost: Mapping[str, float], outcome: Outcome) -> dict[str, float]:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gpt_search.domain.errors import InputError
+from gpt_search.domain.json_text import parse_json
 from gpt_search.domain.route import Route
 from gpt_search.store.files import write_new_file
 
@@ -113,7 +114,7 @@ def write_tuning_cache(path: Path, header: Mapping[str, Any], rows: Sequence[Cac
 
 def _is_json(line: str) -> bool:
     try:
-        json.loads(line)
+        parse_json(line)
     except ValueError:
         return False
     return True
@@ -121,7 +122,7 @@ def _is_json(line: str) -> bool:
 
 def _object(path: Path, number: int, line: str) -> dict[str, Any]:
     try:
-        found = json.loads(line)
+        found = parse_json(line)
     except ValueError as error:
         raise InputError(
             f"{path}, line {number}: not JSON ({error}); every line of a tuning cache is one object"

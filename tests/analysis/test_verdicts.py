@@ -42,6 +42,12 @@ def test_several_tasks() -> None:
     )
 
 
+def test_p_values_too_small_to_tell_apart() -> None:
+    studies = {(task, "a"): BETTER * 2 for task in "tu"} | {(task, "c"): CONTROL * 2 for task in "tu"}
+    text = sentence(table(studies))
+    assert text == "a beats c at 100 builds on 2 of 2 tasks (Holm p < 0.0001 on each, A12 = 1.00, mean 9.5 % faster)."
+
+
 def test_all_tied() -> None:
     frame = table({(task, s): CONTROL for task in "tu" for s in "ac"})
     expected = "a is not distinguishable from c at 100 builds on any of 2 tasks (smallest Holm p = 1)."

@@ -176,10 +176,51 @@ def test_export_as_t4_and_back(tmp_path: Path) -> None:
         write_t4(table, out)
 
 
+def cache_with(key: str = "16,1,True,sm_80", **changed: Any) -> dict[str, Any]:
+    """The cache, with one configuration changed."""
+    data = cache()
+    data["cache"][key] |= changed
+    return data
+
+
+def t4_with(**times: Any) -> dict[str, Any]:
+    """The T4 results, with times of the first changed."""
+    data = t4()
+    data["results"][0]["times"] |= times
+    return data
+
+
+NO_TIMES = [float("nan"), float("inf"), -1.0, 1e-320, 1e308, 10**400, True, None, "abc", [1.0]]
+
+
+@pytest.mark.parametrize("value", NO_TIMES, ids=lambda value: repr(value)[:10])
+def test_what_is_no_time_is_refused_with_its_place(tmp_path: Path, value: Any) -> None:
+    samples = [1.0, 1.0, 1.0, value, 1.0]
+    for data, place in (
+        (cache_with(times=samples), "configuration '16,1,True,sm_80': .* in times is not a time"),
+        (t4_with(runtimes=samples), "result 1: .* in runtimes is not a time"),
+    ):
+        with pytest.raises(InputError, match=place):
+            imported(tmp_path, data)
+    if value == 1e-320:
+        return  # so short a build is as good as none
+    for data, place in (
+        (cache_with(compile_time=value), "configuration '16,1,True,sm_80': .* in compile_time is not a time"),
+        (cache_with("64,1,False,sm_80", compile_time=value), "configuration '64,1,False,sm_80': .* is not a time"),
+        (t4_with(compilation=value), "result 1: .* in compilation is not a time"),
+    ):
+        with pytest.raises(InputError, match=place):
+            imported(tmp_path, data)
+    assert not (tmp_path / "table.jsonl").exists()
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [
         ("no JSON", "is no JSON"),
+        ("[" * 100_000, "is no JSON .*nested too deeply"),
+        (cache_with(tile=2), "'16,1,True,sm_80' and configuration '16,2,True,sm_80' have the same parameters"),
+        (cache_with(times=[0.0] * 8), "0.0 in times is not a time from 1e-09 to 1e\\+12 ms"),
         ("[1]", "neither a cache file of Kernel Tuner"),
         ({"cache": {}}, "it lacks 'tune_params_keys'"),
         (cache(cache={"x": {"block": 1}}), "no cache file of Kernel Tuner"),
