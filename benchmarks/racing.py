@@ -1,12 +1,15 @@
 """Racing: how often the best route of a study is discarded, and how many rounds racing saves.
 
-Run: python benchmarks/racing.py [--studies 1000] [--routes 100]   (about nine minutes)
+Run: python benchmarks/racing.py [--studies 1000] [--routes 100] [--parts errors builds rounds]   (about ten minutes)
 
 **Errors.** Whole studies of `routes` routes, timed one after the other by the rule of `measure.sequential`. An
 error is a study in which a truly fastest route was discarded. Landscapes: "equal" (all routes are equally fast, so
 discarding any of them is an error), "rising" (each route a little faster than all before it, by a tenth of the noise
 of a round, so the best is always the newest), "normal" (log-ratios spread normally by 5 %). Given with the upper end
 of the one-sided 95 % Clopper-Pearson interval.
+
+**Builds.** The same, where builds of one route differ: each route is built once, and its engine lies off the route by a
+normal amount. Counted are studies that discarded a route that is truly fastest as an engine, and as a route.
 
 **Rounds.** Racing against sampling every route the same number of rounds N. Both end with the route of the smallest
 estimate (racing: among those not discarded). N is the smallest, up to 400, that ends with the best route or one within
@@ -121,9 +124,10 @@ def race(x: Floats, best: Floats, spread: Floats, trial: int, protocol: Protocol
 
 
 class Studies(NamedTuple):
-    """Many studies: truths and estimates (routes, studies), discards, rounds."""
+    """Many studies, (routes, studies): truths of routes and of their engines, estimates, discards, rounds."""
 
     truth: Floats
+    built: Floats
     estimate: Floats
     discarded: NDArray[np.bool_]
     rounds: NDArray[np.int64]
@@ -131,8 +135,15 @@ class Studies(NamedTuple):
     @property
     def errors(self) -> int:
         """Studies in which a truly fastest route was discarded."""
-        fastest = self.truth == self.truth.min(axis=0)
-        return int((fastest & self.discarded).any(axis=0).sum())
+        return self._discarding(self.truth)
+
+    @property
+    def errors_as_built(self) -> int:
+        """Studies in which a truly fastest engine was discarded."""
+        return self._discarding(self.built)
+
+    def _discarding(self, values: Floats) -> int:
+        return int(((values == values.min(axis=0)) & self.discarded).any(axis=0).sum())
 
     @property
     def ended_well(self) -> float:
@@ -156,16 +167,29 @@ def landscape(name: str, sigma: float, routes: int, studies: int, rng: np.random
     return float(spread or 0.05) * rng.standard_normal((routes, studies))
 
 
-def study(name: str, noise: str, sigma: float, routes: int, studies: int, protocol: Protocol, seed: int = 0) -> Studies:
-    """Races `routes` routes in each of `studies` studies. The reference is timed first, against itself, 5 rounds."""
+def study(
+    name: str,
+    noise: str,
+    sigma: float,
+    routes: int,
+    studies: int,
+    protocol: Protocol,
+    seed: int = 0,
+    between: float = 0.0,
+) -> Studies:
+    """Races `routes` routes in each of `studies` studies. The reference is timed first, against itself, 5 rounds.
+
+    between: relative standard deviation between builds of one route; each is built once.
+    """
     rng = np.random.default_rng(seed)
     truth = landscape(name, sigma, routes, studies, rng)
+    built = truth + between * rng.standard_normal(truth.shape) if between else truth
     spreads = [(sigma * NOISES[noise](rng, (studies, protocol.min_rounds))).std(axis=1, ddof=1)]
     spread = SPREAD_SHARE * spreads[0]
     best = np.zeros(studies)
     found = []
     for i in range(routes):
-        x = truth[i][:, None] + sigma * NOISES[noise](rng, (studies, protocol.max_rounds))
+        x = built[i][:, None] + sigma * NOISES[noise](rng, (studies, protocol.max_rounds))
         raced = race(x, best, spread, i + 1, protocol)
         spreads.append(raced.spread)
         spread = SPREAD_SHARE * np.median(spreads, axis=0)
@@ -175,6 +199,7 @@ def study(name: str, noise: str, sigma: float, routes: int, studies: int, protoc
         found.append(raced)
     return Studies(
         truth,
+        built,
         np.stack([r.estimate for r in found]),
         np.stack([r.discarded for r in found]),
         np.stack([r.rounds for r in found]),
@@ -229,38 +254,69 @@ def saving(
     return Saving(float(s.rounds.mean()), well, *fixed_rounds(s.truth, noise, sigma, goals, most))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--studies", type=int, default=1000, help="for the errors")
-    parser.add_argument("--saving-studies", type=int, default=500, help="for the rounds")
-    parser.add_argument("--routes", type=int, default=100)
-    arguments = parser.parse_args()
-    began = perf_counter()
+def report_errors(routes: int, studies: int) -> None:
+    """The part "errors"."""
     protocol = Protocol()
-    print(f"studies that discarded a best route, of {arguments.studies} with {arguments.routes} routes; {protocol}")
+    print(f"studies that discarded a best route, of {studies} with {routes} routes; {protocol}")
     for name in ("equal", "rising", "normal 0.05"):
         for noise in NOISES:
             for sigma in (0.01, 0.02, 0.05) if name == "equal" and noise not in ("drift", "steps") else (0.02,):
-                s = study(name, noise, sigma, arguments.routes, arguments.studies, protocol)
-                bound = clopper_pearson(s.errors, arguments.studies)
+                s = study(name, noise, sigma, routes, studies, protocol)
+                bound = clopper_pearson(s.errors, studies)
                 print(
                     f"  {name:12} {noise:8} {sigma:.0%}: {s.errors:3}, at most {bound:.2%}; "
                     f"{s.rounds.mean():.1f} rounds a route, {s.discarded.mean():.1%} of the routes discarded",
                     flush=True,
                 )
+
+
+def report_builds(routes: int, studies: int) -> None:
+    """The part "builds"."""
+    for protocol in (Protocol(), PRECISE):
+        print(f"studies that discarded a best engine, or route, of {studies} with {routes} routes; {protocol}")
+        for name in ("equal", "normal 0.05"):
+            for between in (0.001, 0.002, 0.005, 0.01):
+                s = study(name, "normal", 0.01, routes, studies, protocol, between=between)
+                print(
+                    f"  {name:12} builds differ by {between:.1%}: engine {s.errors_as_built}, route {s.errors}; "
+                    f"{s.discarded.mean():.1%} of the routes discarded",
+                    flush=True,
+                )
+
+
+def report_rounds(routes: int, studies: int) -> None:
+    """The part "rounds"."""
     for protocol in (PRECISE, Protocol()):
-        print(f"rounds against fixed N, {arguments.saving_studies} studies of {arguments.routes} routes; {protocol}")
+        print(f"rounds against fixed N, {studies} studies of {routes} routes; {protocol}")
         for name in ("normal 0.05", "normal 0.1"):
             for noise in ("normal", "t3", "bursts"):
                 for sigma in (0.01, 0.03):
-                    found = saving(name, noise, sigma, arguments.routes, arguments.saving_studies, protocol)
+                    found = saving(name, noise, sigma, routes, studies, protocol)
                     print(
                         f"  {name:12} {noise:8} {sigma:.0%}: {found.used:.1f} rounds a route, "
-                        f"{found.well / arguments.saving_studies:.1%} end well; N {found.same}, "
+                        f"{found.well / studies:.1%} end well; N {found.same}, "
                         f"{found.same / found.used:.1f} times as many (lower end: {found.lower}, "
                         f"{found.lower / found.used:.1f} times)",
                         flush=True,
                     )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--studies", type=int, default=1000, help="for the errors, and for the builds")
+    parser.add_argument("--saving-studies", type=int, default=500, help="for the rounds")
+    parser.add_argument("--routes", type=int, default=100)
+    parser.add_argument(
+        "--parts", nargs="+", choices=("errors", "builds", "rounds"), default=["errors", "builds", "rounds"]
+    )
+    arguments = parser.parse_args()
+    began = perf_counter()
+    if "errors" in arguments.parts:
+        report_errors(arguments.routes, arguments.studies)
+    if "builds" in arguments.parts:
+        report_builds(arguments.routes, arguments.studies)
+    if "rounds" in arguments.parts:
+        report_rounds(arguments.routes, arguments.saving_studies)
     print(f"{perf_counter() - began:.0f} s")
 
 

@@ -15,6 +15,9 @@ sum alpha_i <= alpha. Where they hold, let b be the fastest feasible route and j
 L_b <= mu_b <= mu_j <= U_j = B after every round, so b is never discarded. That includes ties (none of several
 equally fast routes is discarded), any strategy, any order, several builders, and studies that are continued.
 
+Routes. mu_i belongs to the engine that trial i built. That build may lie off the route's mean over all builds, which no
+number of rounds of one build can tell: of routes the statement holds as far as their builds are alike.
+
 Engines. Where equal fingerprints mean equal engines, routes that give one engine share one sequence of rounds: it
 belongs to the trial i that began it, spends alpha_i and nothing more, and a later trial may add rounds to its end.
 The bounds of i hold after all of its rounds at once, so when and why rounds are added does not matter; that
