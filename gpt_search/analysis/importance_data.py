@@ -12,7 +12,7 @@ from gpt_search.domain.history import History
 from gpt_search.domain.space import SearchSpace
 from gpt_search.search.strategy import pooled
 
-NOT_ADAPTIVE = ("random", "qmc", "full", "sparse_random")
+NOT_ADAPTIVE = ("full", "fast", "random", "sparse_random", "qmc")
 """Strategies whose choices do not depend on what was measured."""
 PERMUTATIONS = 199
 Floats = NDArray[np.float64]

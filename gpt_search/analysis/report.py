@@ -106,7 +106,7 @@ def to_html(document: Document) -> str:
 
 
 def to_folder(document: Document, folder: Path) -> list[Path]:
-    """Writes report.md, one CSV file per table (numbers in full) and one SVG file per figure; the paths.
+    """Writes report.md, one CSV file per table (numbers in full), an SVG and a PNG file per figure; the paths.
 
     Files of those names are replaced, others are left alone. Raises InputError when the folder cannot be written.
     """
@@ -120,8 +120,9 @@ def to_folder(document: Document, folder: Path) -> list[Path]:
                 written.append(folder / f"{block.name}.csv")
                 block.frame.to_csv(written[-1], index=False)
             elif isinstance(block, Picture):
-                written.append(folder / f"{block.name}.svg")
-                write_figure(block.figure, written[-1])
+                for kind in ("svg", "png"):
+                    written.append(folder / f"{block.name}.{kind}")
+                    write_figure(block.figure, written[-1])
         written.append(folder / "report.md")
         written[-1].write_text(to_markdown(document), encoding="utf-8")
     except OSError as error:

@@ -11,8 +11,8 @@ from gpt_search.analysis import figures_compare as compare
 from gpt_search.analysis.anytime import anytime_curves
 from gpt_search.analysis.figures import new_figure
 from gpt_search.analysis.regret import pooled_best
-from gpt_search.analysis.report import Block, Document, Facts, Picture, Section, Sentences, Table, Text, rough_count
-from gpt_search.analysis.results import Results, plain_table
+from gpt_search.analysis.report import Block, Document, Facts, Picture, Section, Sentences, Table, Text
+from gpt_search.analysis.results import Results, plain_table, random_search, tasks_table
 from gpt_search.analysis.summary import TABLES, ComparisonSummary, summarise_comparison
 from gpt_search.analysis.targets import improvements
 
@@ -44,7 +44,7 @@ def experiment_report(results: Results) -> Document:
     missing = len(about["tasks"]) * len(about["strategies"]) * len(about["facts"]["seeds"]) - len(results.cells)
     if missing > 0:
         blocks.append(Text(f"{missing} cells are not finished; what is here may change.", "warning"))
-    labels = _labels(results)
+    labels = tasks_table(results)
     if len(labels):
         blocks.append(Table("tasks", "Where the values of each task come from", labels))
     if summary is not None:
@@ -89,25 +89,6 @@ def _statistics_of(results: Results) -> ComparisonSummary | None:
     )
 
 
-def _labels(results: Results) -> pd.DataFrame:
-    found: dict[str, tuple[str, str, str, str]] = {}
-    for cell in results.cells:
-        facts = cell.facts
-        best = "known" if facts.get("best_known") else "best of what was seen"
-        behind = facts.get("builds_behind")
-        found.setdefault(
-            cell.task,
-            (
-                str(facts.get("label", "")),
-                best,
-                rough_count(int(facts.get("n_routes", 0))),
-                "simulated" if behind is None else str(behind),
-            ),
-        )
-    rows = [(task, *about) for task, about in sorted(found.items())]
-    return pd.DataFrame(rows, columns=["task", "source", "optimum", "routes", "independent_builds"])
-
-
 def families(tasks: list[str]) -> dict[str, list[str]]:
     """Tasks by family: names that differ in a last number only, as "sparse-1" and "sparse-2"."""
     out: dict[str, list[str]] = {}
@@ -116,28 +97,25 @@ def families(tasks: list[str]) -> dict[str, list[str]]:
     return out
 
 
-def random_search(results: Results) -> dict[str, pd.DataFrame]:
-    """The exact curve of random search without replacement, for each task that replays a full table.
-
-    Columns: budget (builds, or trials), median: regret (%) of the best route that so many draws have met.
-    """
-    curves = {cell.task: cell.facts["random_search"] for cell in results.cells if "random_search" in cell.facts}
-    if not curves or results.about["axis"] not in ("builds", "trials"):
+def chance(results: Results) -> dict[str, pd.DataFrame]:
+    """For the figures, by task. Columns: budget, median: regret (%) of the best route that so many draws have met."""
+    curves = random_search(results)
+    if not len(curves) or results.about["axis"] not in ("builds", "trials"):
         return {}
     best = pooled_best(results.table).set_index("task")["best"]
     return {
-        task: pd.DataFrame(
+        str(task): pd.DataFrame(
             {
-                "budget": np.asarray(curve["draws"], np.float64),
-                "median": 100 * np.expm1(np.maximum(np.asarray(curve["median"]) - best[task], 0.0)),
+                "budget": rows["budget"].to_numpy(np.float64),
+                "median": 100 * np.expm1(np.maximum(rows["median"].to_numpy() - best[task], 0.0)),
             }
         )
-        for task, curve in curves.items()
+        for task, rows in curves.groupby("task")
     }
 
 
 def _anytime(results: Results, axis: str, strategies: int) -> list[Block]:
-    curves, chance = anytime_curves(results.table, "regret_percent"), random_search(results)
+    curves, lucky = anytime_curves(results.table, "regret_percent"), chance(results)
     tasks = sorted(curves["task"].unique())
     groups = {t: [t] for t in tasks} if len(tasks) <= MOST_TASKS else families(tasks)
     blocks: list[Block] = []
@@ -151,7 +129,7 @@ def _anytime(results: Results, axis: str, strategies: int) -> list[Block]:
                 f"{name}: mean over {len(members)} tasks of the median regret over seeds; the band is the mean of the "
                 "tasks' bootstrap bands"
             )
-        alone = chance.get(members[0]) if len(members) == 1 else None
+        alone = lucky.get(members[0]) if len(members) == 1 else None
         if alone is not None:
             text += "; grey: the best that random draws without replacement have met, the exact median"
         figure, ax = new_figure(2.7 + compare.legend_height(strategies + (alone is not None)))

@@ -12,8 +12,10 @@ import pandas as pd
 
 from gpt_search.analysis.cells import Cell, frame, load_cells
 from gpt_search.analysis.regret import regret_table
+from gpt_search.analysis.report import rough_count
 from gpt_search.analysis.summary import ComparisonSummary, summarise_comparison
 from gpt_search.analysis.targets import improvements
+from gpt_search.domain.errors import InputError
 from gpt_search.store.experiment import experiment_facts
 
 
@@ -28,10 +30,18 @@ class Results:
     summary: ComparisonSummary | None
 
 
-def load_results(folder: str | Path) -> Results:
-    """The results of an experiment's folder, finished or not. Raises InputError where there are none."""
+def load_results(folder: str | Path, axis: str | None = None) -> Results:
+    """The results of an experiment's folder, finished or not.
+
+    axis: what budgets count, "trials", "builds" or "seconds"; by default the first that the experiment's budget gives.
+    On another one, the largest of its budgets is tested.
+    Raises InputError where there are no results, or the experiment declares no budgets on that axis.
+    """
     about = experiment_facts(folder)
-    cells, axis = load_cells(folder), about["axis"]
+    axis = about["axis"] if axis is None else axis
+    if axis != about["axis"]:
+        about = {**about, "axis": axis, "tested": None}
+    cells = load_cells(folder)
     table = frame(cells, axis)
     plan = about["statistics"]
     there = {cell.strategy for cell in cells}
@@ -47,6 +57,59 @@ def load_results(folder: str | Path) -> Results:
             runs=improvements(cells, axis),
         )
     return Results(cells, table, about, summary)
+
+
+def tasks_table(results: Results) -> pd.DataFrame:
+    """Where the values of each task come from, by task.
+
+    Columns: task, source (the label: what is simulated, and under which policy), optimum, routes, independent_builds
+    (as text: "simulated" for planted tasks; of a live one those that any study had asked for).
+    """
+    found: dict[str, tuple[str, str, str, str]] = {}
+    behind: dict[str, int] = {}
+    for cell in results.cells:
+        facts = cell.facts
+        if facts.get("builds_behind") is not None:
+            behind[cell.task] = max(behind.get(cell.task, 0), int(facts["builds_behind"]))
+        optimum = "known" if facts.get("best_known") else "best of what was seen"
+        routes = rough_count(int(facts.get("n_routes", 0)))
+        found[cell.task] = (str(facts.get("label", "")), optimum, routes, str(behind.get(cell.task, "simulated")))
+    rows = [(task, *about) for task, about in sorted(found.items())]
+    return pd.DataFrame(rows, columns=["task", "source", "optimum", "routes", "independent_builds"])
+
+
+def random_search(results: Results) -> pd.DataFrame:
+    """The exact curve of random search without replacement, for each task that replays a full table.
+
+    Columns: task, budget (draws: builds, or trials); expected, q25, median, q75: the true log(latency / reference)
+    of the best route that so many draws have met; over all orders of drawing.
+    """
+    curves = {cell.task: cell.facts["random_search"] for cell in results.cells if "random_search" in cell.facts}
+    names = ("expected", "q25", "median", "q75")
+    parts = [
+        pd.DataFrame({"task": task, "budget": curve["draws"]} | {name: curve[name] for name in names})
+        for task, curve in sorted(curves.items())
+    ]
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["task", "budget", *names])
+
+
+def write_results(results: Results, folder: str | Path) -> None:
+    """Writes results.csv, tasks.csv, statistics/ where there is a control, random_search.csv where a table is full.
+
+    Raises InputError where one cannot be written.
+    """
+    out = Path(folder)
+    tables = {"results": results.table, "tasks": tasks_table(results), "random_search": random_search(results)}
+    for name, table in tables.items():
+        file = out / f"{name}.csv"
+        if not len(table):
+            continue
+        try:
+            table.to_csv(file, index=False)
+        except OSError as error:
+            raise InputError(f"cannot write {file}: {error.strerror or error}") from None
+    if results.summary is not None:
+        results.summary.to_csv(out / "statistics", tasks_table(results))
 
 
 def plain_table(table: pd.DataFrame) -> pd.DataFrame:

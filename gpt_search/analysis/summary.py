@@ -52,9 +52,14 @@ class ComparisonSummary:
     findings: tuple[Finding, ...]
     friedman: Mapping[float, Friedman] = field(default_factory=dict)
 
-    def to_markdown(self) -> str:
-        """Sentences, then the main tables; results and comparisons at the largest declared budget only."""
+    def to_markdown(self, tasks: pd.DataFrame | None = None) -> str:
+        """Sentences, then the main tables; results and comparisons at the largest declared budget only.
+
+        tasks: a table that says where the values of each task come from, shown after the sentences.
+        """
         lines = [f"- {_escaped(sentence)}" for sentence in self.sentences]
+        if tasks is not None and len(tasks):
+            lines += ["", "### Where the values of each task come from", "", *_markdown(tasks)]
         for name in IN_MARKDOWN:
             table = self.tables[name]
             if name in ("results", "comparisons"):
@@ -63,9 +68,10 @@ class ComparisonSummary:
                 lines += ["", f"### {TABLES[name]}", "", *_markdown(table)]
         return "\n".join(lines) + "\n"
 
-    def to_csv(self, folder: str | Path) -> list[Path]:
+    def to_csv(self, folder: str | Path, tasks: pd.DataFrame | None = None) -> list[Path]:
         """Writes every table to folder/NAME.csv (numbers in full) and sentences to folder/verdicts.md; the paths.
 
+        tasks: see `to_markdown`.
         Files of those names are replaced. Raises InputError when the folder cannot be written.
         """
         where = Path(folder)
@@ -76,7 +82,7 @@ class ComparisonSummary:
                 written.append(where / f"{name}.csv")
                 table.to_csv(written[-1], index=False)
             written.append(where / "verdicts.md")
-            written[-1].write_text(self.to_markdown(), encoding="utf-8")
+            written[-1].write_text(self.to_markdown(tasks), encoding="utf-8")
         except OSError as error:
             raise InputError(f"cannot write the tables to {where}: {error.strerror or error}") from None
         return written

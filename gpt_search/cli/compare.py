@@ -105,21 +105,12 @@ def compare(
         done = run(experiment, out, jobs, live.cell, live.begin, live.building_route)
     results = None
     if done.earlier + done.ran:
-        from gpt_search.analysis.results import load_results
+        from gpt_search.analysis.results import load_results, write_results
 
         results = load_results(out)
-        _write(out, results)
+        write_results(results, out)
     _print_result(experiment, done, results, as_json)
     return UNEXPECTED if done.failures else None
-
-
-def _write(out: Path, results: Results) -> None:
-    try:
-        results.table.to_csv(out / "results.csv", index=False)
-    except OSError as error:
-        raise InputError(f"cannot write {out / 'results.csv'}: {error.strerror or error}") from None
-    if results.summary is not None:
-        results.summary.to_csv(out / "statistics")
 
 
 def _print_plan(experiment: Experiment, plan: Plan, as_json: bool) -> None:
@@ -170,8 +161,9 @@ def _print_result(experiment: Experiment, done: CompareResult, results: Results 
             "wall_s": done.wall_s,
         }
         if results is not None:
-            from gpt_search.analysis.results import plain_table
+            from gpt_search.analysis.results import plain_table, tasks_table
 
+            form["tasks"] = tasks_table(results).to_dict("records")
             form["table"] = plain_table(results.table).to_dict("records")
             form["verdicts"] = [] if results.summary is None else list(results.summary.sentences)
         print_json(form)
@@ -197,7 +189,7 @@ def _print_result(experiment: Experiment, done: CompareResult, results: Results 
 
 
 def _print_tables(experiment: Experiment, results: Results) -> None:
-    from gpt_search.analysis.results import plain_table
+    from gpt_search.analysis.results import plain_table, tasks_table
 
     table = plain_table(results.table)
     rows = [
@@ -217,16 +209,11 @@ def _print_tables(experiment: Experiment, results: Results) -> None:
     print_wrapped(f"{experiment.name} {at}: medians over seeds of the true gain and of the regret, in per cent")
     headers = ("task", "strategy", "n", "gain %", "regret %", "quartiles", "timed", "failed")
     print_table(headers, rows, right=(2, 3, 4, 6, 7))
-    labels: dict[str, str] = {}
-    behind: dict[str, int] = {}
-    for cell in results.cells:
-        labels[cell.task] = cell.facts.get("label", "")
-        if cell.facts.get("live"):
-            behind[cell.task] = max(behind.get(cell.task, 0), cell.facts["builds_behind"])
     click.echo("")
-    for task, label in labels.items():
-        shared = f"; {behind[task]:,} independent builds behind it" if task in behind else ""
-        print_wrapped(f"{task}: {label}{shared}", indent="  ")
+    for row in tasks_table(results).itertuples(index=False):
+        live = any(cell.task == row.task and cell.facts.get("live") for cell in results.cells)
+        shared = f"; {row.independent_builds} independent builds behind it" if live else ""
+        print_wrapped(f"{row.task}: {row.source}{shared}", indent="  ")
     if results.summary is not None:
         click.echo("")
         for sentence in results.summary.sentences:

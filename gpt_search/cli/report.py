@@ -10,6 +10,7 @@ import click
 from gpt_search.cli.common import OneOf, json_option, print_json
 from gpt_search.cli.summary import summary_json
 from gpt_search.cli.tune import storage_option
+from gpt_search.domain.budget import AXES
 from gpt_search.domain.errors import InputError
 
 if TYPE_CHECKING:
@@ -28,13 +29,18 @@ _FORMS = ("html", "markdown")
     help="The page, or the folder of the Markdown form.",
 )
 @click.option("--as", "form", type=OneOf(_FORMS), help="html or markdown.  [default: html for .html, else markdown]")
+@click.option(
+    "--axis",
+    type=OneOf(AXES),
+    help="Of an experiment: what budgets count; its file must declare some.  [default: the first of its budget]",
+)
 @storage_option
 @json_option
-def report(source: str, out: Path, form: str | None, storage: str, as_json: bool) -> None:
+def report(source: str, out: Path, form: str | None, axis: str | None, storage: str, as_json: bool) -> None:
     """Write STUDY, the experiment in the folder DIR, or the file of a recorded TABLE, as one HTML page.
 
     The page is one file: figures are inside, nothing is loaded, tables can be sorted. The other form is a folder
-    with report.md, a CSV file for each table and an SVG file for each figure.
+    with report.md, a CSV file for each table, and an SVG and a PNG file for each figure.
     """
     suffix = out.suffix.lower()
     if form is None:
@@ -45,7 +51,7 @@ def report(source: str, out: Path, form: str | None, storage: str, as_json: bool
         raise InputError(f"--out {str(out)!r} is a folder; give FILE.html, or --as markdown")
     if form == "markdown" and out.exists() and not out.is_dir():
         raise InputError(f"--out {str(out)!r} is a file; the Markdown form needs a folder")
-    document = _document(source, storage)
+    document = _document(source, storage, axis)
     from gpt_search.analysis.report import to_folder, to_html
 
     if form == "markdown":
@@ -65,8 +71,10 @@ def report(source: str, out: Path, form: str | None, storage: str, as_json: bool
         click.echo(f"wrote {out}{more}")
 
 
-def _document(source: str, storage: str) -> Document:
+def _document(source: str, storage: str, axis: str | None) -> Document:
     folder = Path(source)
+    if axis is not None and not folder.is_dir():
+        raise InputError("--axis is for the folder of an experiment; studies and tables have no budgets")
     if folder.is_dir():
         if not (folder / "experiment.json").is_file():
             raise InputError(
@@ -75,7 +83,7 @@ def _document(source: str, storage: str) -> Document:
         from gpt_search.analysis.report_experiment import experiment_report
         from gpt_search.analysis.results import load_results
 
-        return experiment_report(load_results(folder))
+        return experiment_report(load_results(folder, axis))
     if folder.is_file():
         from gpt_search.analysis.report_table import table_report
         from gpt_search.cli.table import table_json

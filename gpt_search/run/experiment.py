@@ -273,7 +273,9 @@ def _expanded(section: PlantedTask | TableTask | LiveTask, folder: Path) -> list
         file = folder / section.file
         if not file.is_file():
             raise InputError(f"there is no table {file}; record one with gpt-search record")
-        return [TaskPlan(section.name or section.file.name.partition(".")[0], section, folder)]
+        name = section.name or section.file.name.partition(".")[0]
+        # Part of the name, so that no table, figure or file can show results under a policy without saying so.
+        return [TaskPlan(name if section.policy is None else f"{name} ({section.policy})", section, folder)]
     _check_live(section, folder)
     return [TaskPlan(section.name, section, folder)]
 

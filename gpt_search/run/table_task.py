@@ -29,6 +29,7 @@ class Replayed:
         section = plan.section
         assert isinstance(section, TableTask)
         self._replay = Replay(load_table(plan.folder / section.file), section.policy, section.rounds)
+        self._best = self._replay.best  # where no route is feasible this raises, before anything runs
         self.space = self._replay.space
         self.noise: float | None = self._replay.noise
         self.label = self._replay.label
@@ -53,7 +54,7 @@ class Replayed:
     def facts(self) -> Mapping[str, Any]:
         """See `Cell.facts`."""
         return {
-            "best": self._replay.best,
+            "best": self._best,
             "best_known": self._replay.best_known,
             "floor": self._replay.floor,
             "reference_ms": self._replay.reference_ms,

@@ -11,6 +11,7 @@ from gpt_search.analysis.importance_set import METHODS, measure_importance
 from gpt_search.analysis.importance_sparse import interactions, sparse_effects
 from gpt_search.domain.history import History
 from gpt_search.domain.space import Dimension, SearchSpace
+from gpt_search.testing import NOT_LEARNING
 
 # Twelve knobs: their numbers in alphabetical order are not their order, which measures must not mix up.
 SPACE = SearchSpace([Dimension(f"knob:{i}", ("off", "on", "auto"), 0) for i in range(12)])
@@ -171,7 +172,8 @@ def test_too_few_routes_leave_out_what_they_cannot_feed():
 def test_an_adaptive_study_is_warned_about_by_name_and_by_its_data():
     trials = random_trials(200)
     steady = history_of(trials)
-    assert adaptivity(steady, "qmc:x=1").warning is None
+    for name in ("qmc:x=1", *NOT_LEARNING):
+        assert adaptivity(steady, name).warning is None
     assert adaptivity(steady).shift_p > 0.01 and not adaptivity(steady).adaptive
     named = adaptivity(steady, "tpe")
     assert named.adaptive and named.warning is not None and "sparse-linear" in named.warning

@@ -90,7 +90,7 @@ def test_markdown_shows_hostile_text_as_it_is_and_tables_keep_their_shape(tmp_pa
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert len(rows) == 6 and len({len(re.findall(r"(?<!\\)\|", row)) for row in rows}) == 1
     written = {p.name for p in to_folder(document(), tmp_path / "out")}
-    assert written == {"report.md", "one.svg", "two.svg", "numbers.csv"}
+    assert written == {"report.md", "one.svg", "one.png", "two.svg", "two.png", "numbers.csv"}
     back = pd.read_csv(tmp_path / "out" / "numbers.csv")
     assert back["number"].tolist()[2:] == [-1.5e-7, np.inf] and back.columns[0] == EVIL
     (tmp_path / "file").write_text("")

@@ -118,7 +118,7 @@ def test_a_study_becomes_one_page_with_everything(storage: str, tmp_path: Path) 
 def test_a_study_becomes_markdown_and_csv(storage: str, tmp_path: Path) -> None:
     out = tmp_path / "folder"
     found = json.loads(run("report", NAME, "--storage", storage, "--out", out, "--json"))
-    assert found["form"] == "markdown" and {Path(p).suffix for p in found["files"]} == {".md", ".csv", ".svg"}
+    assert found["form"] == "markdown" and {Path(p).suffix for p in found["files"]} == {".md", ".csv", ".svg", ".png"}
     text = (out / "report.md").read_text()
     for name in re.findall(r"\]\((\S+?)\)", text):
         assert (out / name).is_file(), name
@@ -244,3 +244,23 @@ def test_what_is_refused(
     assert done.exit_code == 2, done.output
     assert message in done.output and "Traceback" not in done.output
     assert not list(tmp_path.iterdir())
+
+
+def test_an_experiment_on_another_axis(tmp_path: Path) -> None:
+    folder = experiment(tmp_path / "exp", 2, "exp")
+    for path in (folder / "cells").iterdir():
+        cell = json.loads(path.read_text())
+        cell["facts"]["checkpoints"]["seconds"] = [4.0, 20.0]
+        path.write_text(json.dumps(cell))
+    out = tmp_path / "page.html"
+    run("report", folder, "--out", out, "--axis", "seconds")
+    page = out.read_text()
+    assert "At 20 seconds" in page and "at 20 seconds" in page and "builds" not in page.split("<h2>")[1]
+    for arguments, message in (
+        (("report", folder, "--axis", "trials"), "no budgets in trials were declared"),
+        (("report", folder, "--axis", "bilds"), "builds"),
+        (("report", folder / "experiment.json", "--axis", "builds"), "--axis is for the folder of an experiment"),
+    ):
+        found = CliRunner().invoke(cli, [*map(str, arguments), "--out", str(tmp_path / "no.html")])
+        assert found.exit_code == 2 and message in found.stderr
+    assert not (tmp_path / "no.html").exists()
