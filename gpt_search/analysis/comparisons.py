@@ -150,6 +150,8 @@ def paired_comparisons(
     budgets: Iterable[float] | None = None,
     *,
     family: str = "budget",
+    strategies: Iterable[str] = (),
+    tasks: Iterable[str] = (),
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> pd.DataFrame:
@@ -158,7 +160,9 @@ def paired_comparisons(
     frame: see `cells.frame`; what is compared is the log-ratio of the recommended route (the reference's, 0, where a
     study recommends none). The task's best cancels in the difference of two regrets, so none needs to be known.
     family: what Holm's adjustment is over: "budget" (strategies x tasks, at each budget by itself) or "all"
-    (strategies x tasks x budgets). resamples: of the bootstrap; 0 leaves the interval NaN.
+    (strategies x tasks x budgets). strategies, tasks: those that were declared; where one has no study at all, its
+    comparisons are there without data, for what a claim is adjusted by must not hang on what failed. resamples: of the
+    bootstrap; 0 leaves the interval NaN.
 
     A study that some strategy has and another lacks (it failed, or was not run) is not left out, since what is left
     would flatter the strategy that fails: each one-sided p-value takes it as the worst for the claim at hand. So a
@@ -179,7 +183,7 @@ def paired_comparisons(
         raise InputError(f"unknown family {family!r}; allowed: {listing(FAMILIES)}{did_you_mean(family, FAMILIES)}")
     if not 0 < alpha < 1:
         raise InputError(f"alpha is {alpha}; it must lie between 0 and 1")
-    others = [s for s in strategies_of(frame) if s != control]
+    others = sorted({*strategies_of(frame), *strategies} - {control})
     if not others:
         raise InputError(f"the table has results of the control {control} only; a comparison needs another strategy")
     floors = frame.groupby(frame["task"].astype(str))["floor"].max()
@@ -197,6 +201,14 @@ def paired_comparisons(
             row, difference = _one(matrix[start:stop, column], matrix[start:stop, 0])
             rows.append({"budget": at[start], "task": of[start], "strategy": strategy, "control": control} | row)
             differences.append(difference)
+    there = set(zip(at.tolist(), of.tolist(), strict=True))
+    nothing = np.empty(0)
+    for budget in budgets_of(frame, budgets):
+        for task in sorted(set(tasks)):
+            for strategy in others if (budget, task) not in there else ():
+                row, difference = _one(nothing, nothing)
+                rows.append({"budget": budget, "task": task, "strategy": strategy, "control": control} | row)
+                differences.append(difference)
     out = pd.DataFrame(rows)
     low, high = _intervals(differences, 1 - alpha, resamples, seed)
     out["low"], out["high"] = low, high
@@ -210,7 +222,7 @@ def paired_comparisons(
         ["no data", "better", "worse"],
         "not distinguishable",
     )
-    out["below_floor"] = significant & (out["mean"].abs() <= out["task"].map(floors))
+    out["below_floor"] = significant & (out["mean"].abs() <= out["task"].map(floors).fillna(0.0))
     return out[list(COMPARISON_COLUMNS)]
 
 

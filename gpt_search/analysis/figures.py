@@ -6,6 +6,7 @@ colour alone. Nothing here uses pyplot: figures need no display, and none stays 
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 from matplotlib.transforms import ScaledTranslation
 
 from gpt_search.domain.errors import InputError
+from gpt_search.store.files import replace_file
 
 BLUE, ORANGE, RED, GREY = "#0072B2", "#E69F00", "#D55E00", "#7F7F7F"
 COLUMN_INCHES = 5.5
@@ -93,8 +95,10 @@ def write_figure(figure: Figure, path: Path) -> None:
     }
     suffix = path.suffix.lower()
     path.parent.mkdir(parents=True, exist_ok=True)
+    drawn = io.BytesIO()
     with style():
-        figure.savefig(path, format=suffix[1:], dpi=300, metadata=metadata[suffix], facecolor="white")
+        figure.savefig(drawn, format=suffix[1:], dpi=300, metadata=metadata[suffix], facecolor="white")
+    replace_file(path, drawn.getvalue())
 
 
 def best_so_far(table: pd.DataFrame, ax: Axes, *, confirmed: Confirmed | None = None) -> Axes:

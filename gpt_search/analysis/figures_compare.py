@@ -246,7 +246,8 @@ def _budget_scale(ax: Axes, budgets: pd.Series) -> None:
         ax.xaxis.set_minor_locator(NullLocator())
         ax.set_xlim(low / 1.05, high * 1.05)
     else:
-        ax.set_xlim((0.0 if low < 0.3 * high else low - 0.03 * (high - low)), high + 0.02 * (high - low) or high + 1)
+        width = high - low or high
+        ax.set_xlim((0.0 if low < 0.3 * high else low - 0.03 * width), high + 0.02 * width)
     ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from gpt_search.domain.errors import InputError
+from gpt_search.store.files import replace_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -118,13 +119,13 @@ def to_folder(document: Document, folder: Path) -> list[Path]:
         for block in (b for section in document.sections for b in section.blocks):
             if isinstance(block, Table):
                 written.append(folder / f"{block.name}.csv")
-                block.frame.to_csv(written[-1], index=False)
+                replace_file(written[-1], block.frame.to_csv(index=False).encode())
             elif isinstance(block, Picture):
                 for kind in ("svg", "png"):
                     written.append(folder / f"{block.name}.{kind}")
                     write_figure(block.figure, written[-1])
         written.append(folder / "report.md")
-        written[-1].write_text(to_markdown(document), encoding="utf-8")
+        replace_file(written[-1], to_markdown(document).encode())
     except OSError as error:
         raise InputError(f"the folder {str(folder)!r} cannot be written: {error.strerror or error}") from None
     return written

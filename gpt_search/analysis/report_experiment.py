@@ -73,18 +73,20 @@ def experiment_report(results: Results) -> Document:
 
 
 def _statistics_of(results: Results) -> ComparisonSummary | None:
-    """The statistics where the results come without: of an experiment that names no control, or it has no cells yet."""
+    """The statistics where the results come without: of an experiment that names no control."""
     about, plan = results.about, results.about["statistics"]
     there = {cell.strategy for cell in results.cells}
     if len(there) < 2:
         return None
     return summarise_comparison(
         results.table,
-        plan["control"] if plan["control"] in there else None,
+        plan["control"],
         plan["alpha"],
         about.get("tested"),
         axis=about["axis"],
         family=plan.get("family", "budget"),
+        strategies=about["strategies"],
+        tasks=about["tasks"],
         runs=improvements(results.cells, about["axis"]),
     )
 

@@ -17,12 +17,13 @@ from gpt_search.analysis.summary import ComparisonSummary, summarise_comparison
 from gpt_search.analysis.targets import improvements
 from gpt_search.domain.errors import InputError
 from gpt_search.store.experiment import experiment_facts
+from gpt_search.store.files import replace_file
 
 
 @dataclass(frozen=True)
 class Results:
     """cells: the finished ones. table: see `cells.frame`, at every declared budget of the axis. about: what
-    `experiment.json` says. summary: the statistics; None without a control, or before two strategies have cells."""
+    `experiment.json` says. summary: the statistics; None without a control, or with one strategy."""
 
     cells: Sequence[Cell]
     table: pd.DataFrame
@@ -41,12 +42,11 @@ def load_results(folder: str | Path, axis: str | None = None) -> Results:
     axis = about["axis"] if axis is None else axis
     if axis != about["axis"]:
         about = {**about, "axis": axis, "tested": None}
-    cells = load_cells(folder)
+    cells = _of_the_experiment(folder, about)
     table = frame(cells, axis)
     plan = about["statistics"]
-    there = {cell.strategy for cell in cells}
     summary = None
-    if plan["control"] in there and len(there) > 1:
+    if plan["control"] is not None and len(about["strategies"]) > 1:
         summary = summarise_comparison(
             table,
             plan["control"],
@@ -54,9 +54,23 @@ def load_results(folder: str | Path, axis: str | None = None) -> Results:
             about["tested"],
             axis=axis,
             family=plan["family"],
+            strategies=about["strategies"],
+            tasks=about["tasks"],
             runs=improvements(cells, axis),
         )
     return Results(cells, table, about, summary)
+
+
+def _of_the_experiment(folder: str | Path, about: Mapping[str, Any]) -> list[Cell]:
+    """The cells; one that the experiment does not declare comes from another folder."""
+    cells, seeds = load_cells(folder), set(about["facts"]["seeds"])
+    for cell in cells:
+        if cell.task not in about["tasks"] or cell.strategy not in about["strategies"] or cell.seed not in seeds:
+            raise InputError(
+                f"{folder} has a cell of task {cell.task!r}, strategy {cell.strategy!r}, seed {cell.seed}, which its "
+                "experiment does not declare; remove that file from its folder cells"
+            )
+    return cells
 
 
 def tasks_table(results: Results) -> pd.DataFrame:
@@ -105,7 +119,7 @@ def write_results(results: Results, folder: str | Path) -> None:
         if not len(table):
             continue
         try:
-            table.to_csv(file, index=False)
+            replace_file(file, table.to_csv(index=False).encode())
         except OSError as error:
             raise InputError(f"cannot write {file}: {error.strerror or error}") from None
     if results.summary is not None:

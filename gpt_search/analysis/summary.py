@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from gpt_search.analysis.targets import SHARES, ecdf, expected_running_time, run
 from gpt_search.analysis.tidy import budgets_of, strategies_of
 from gpt_search.analysis.verdicts import Finding, findings, none_recommended, power_sentences, rank_sentence
 from gpt_search.domain.errors import InputError, listing
+from gpt_search.store.files import replace_file
 
 TABLES: Mapping[str, str] = {
     "results": "Log-latency regret by task and strategy, and what it is made of",
@@ -80,9 +81,9 @@ class ComparisonSummary:
             where.mkdir(parents=True, exist_ok=True)
             for name, table in self.tables.items():
                 written.append(where / f"{name}.csv")
-                table.to_csv(written[-1], index=False)
+                replace_file(written[-1], table.to_csv(index=False).encode())
             written.append(where / "verdicts.md")
-            written[-1].write_text(self.to_markdown(tasks), encoding="utf-8")
+            replace_file(written[-1], self.to_markdown(tasks).encode())
         except OSError as error:
             raise InputError(f"cannot write the tables to {where}: {error.strerror or error}") from None
         return written
@@ -96,6 +97,8 @@ def summarise_comparison(
     *,
     axis: str = "builds",
     family: str = "budget",
+    strategies: Sequence[str] = (),
+    tasks: Sequence[str] = (),
     runs: pd.DataFrame | None = None,
     shares: tuple[float, ...] = SHARES,
 ) -> ComparisonSummary:
@@ -113,18 +116,29 @@ def summarise_comparison(
     frame: see `cells.frame`; it may have more budgets than are tested, for curves and ranks over time. control: the
     name of a strategy, as in the table; None: no strategy is tested against another one by itself. alpha: family-wise.
     budgets: those of the plan at which tests are done, by default all of the table. axis: the unit of budgets, for the
-    sentences. family: what Holm's adjustment is over, see `paired_comparisons`. runs: what runtimes are read from; by
-    default the frame, and then a runtime is as coarse as its budgets. shares: targets, as parts of the best gain.
+    sentences. family: what Holm's adjustment is over, see `paired_comparisons`. strategies, tasks: those that were
+    declared, for some may have no study at all; that is said, and counts against claims. runs: what runtimes are read
+    from; by default the frame, and then a runtime is as coarse as its budgets. shares: targets, as parts of the best
+    gain.
 
     Deterministic. An unfinished experiment is fine: missing studies are counted, and count against every claim.
     Raises InputError for an unknown control or budget, a table with columns missing, or no other strategy.
     """
     tested = budgets_of(frame, budgets)
+    present = strategies_of(frame)
     if control is None:
         comparisons, warnings = pd.DataFrame(columns=COMPARISON_COLUMNS), [NO_CONTROL]
+    elif control in strategies and control not in present:
+        comparisons = pd.DataFrame(columns=COMPARISON_COLUMNS)
+        warnings = [f"The control {control} has no finished study, so no strategy was tested against it."]
     else:
-        comparisons = paired_comparisons(frame, control, alpha, tested, family=family)
+        comparisons = paired_comparisons(
+            frame, control, alpha, tested, family=family, strategies=strategies, tasks=tasks
+        )
         warnings = power_sentences(comparisons, alpha, axis, family)
+    for name in strategies:
+        if name not in present and name != control:
+            warnings.append(f"{name} has no finished study: nothing is said of its ranks, targets and regret.")
     best = pooled_best(frame)
     regret = regret_table(frame, best)
     found = findings(comparisons, axis)

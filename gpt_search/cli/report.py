@@ -51,8 +51,11 @@ def report(source: str, out: Path, form: str | None, axis: str | None, storage: 
         raise InputError(f"--out {str(out)!r} is a folder; give FILE.html, or --as markdown")
     if form == "markdown" and out.exists() and not out.is_dir():
         raise InputError(f"--out {str(out)!r} is a file; the Markdown form needs a folder")
+    if form == "markdown" and (out / "experiment.json").is_file():
+        raise InputError(f"--out {str(out)!r} is an experiment's folder, whose files it would replace; give another")
     document = _document(source, storage, axis)
     from gpt_search.analysis.report import to_folder, to_html
+    from gpt_search.store.files import replace_file
 
     if form == "markdown":
         written = to_folder(document, out)
@@ -60,7 +63,7 @@ def report(source: str, out: Path, form: str | None, axis: str | None, storage: 
         page = to_html(document)
         try:
             out.parent.mkdir(parents=True, exist_ok=True)
-            out.write_text(page, encoding="utf-8")
+            replace_file(out, page.encode())
         except OSError as error:
             raise InputError(f"--out {str(out)!r} cannot be written: {error.strerror or error}") from None
         written = [out]

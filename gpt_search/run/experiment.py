@@ -195,15 +195,20 @@ def _seeds(given: int | list[int] | SeedRange) -> tuple[int, ...]:
                 f"[experiment] seeds is a count of {given.count:,}; an experiment has at most {_MAX_CELLS:,} cells, "
                 "so give fewer"
             )
+        _check_seed(given.first + given.count - 1)
         return tuple(range(given.first, given.first + given.count))
     if not given:
         raise InputError("[experiment] seeds is an empty list; give at least one, or a count")
     for place, seed in enumerate(given):
-        if seed < 0:
-            raise InputError(f"[experiment] seeds has {seed}; a seed is 0 or more")
+        _check_seed(seed)
         if seed in given[:place]:
             raise InputError(f"[experiment] seeds has {seed} twice; a repeated seed gives the same study again")
     return tuple(given)
+
+
+def _check_seed(seed: int) -> None:
+    if not 0 <= seed < 2**63:
+        raise InputError(f"[experiment] seeds has {seed}; a seed is 0 or more, and below 2^63")
 
 
 def _checkpoints(given: list[float] | Checkpoints | None, budget: Budget, axis: str) -> dict[str, tuple[float, ...]]:

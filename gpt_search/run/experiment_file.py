@@ -150,7 +150,7 @@ class StrategySection(_Section):
     spec: str
     name: Name | None = Field(default=None, description=_NAME)
     options: dict[str, bool | int | float | str] = Field(
-        default_factory=dict, description="true, false, a number or text"
+        default_factory=dict, description="a table of options, each true, false, a finite number or text"
     )
 
 

@@ -135,7 +135,9 @@ def _worth(
 ) -> dict[str, Any]:
     """How much slower the route is without one change; the intervals of all measured ones hold together at 95 %."""
     if len(kept) == 1:  # without it, it is the reference
-        return {"worth": None if headline is None else headline.to_json(), "why": "SLOWER_WITHOUT"}
+        if headline is None:
+            return {"worth": None, "why": "NOT_MEASURED"}
+        return {"worth": headline.to_json(), "why": "SLOWER_WITHOUT" if headline.low > 1 else "NOT_SHOWN_REMOVABLE"}
     if name not in worths:
         return {"worth": None, "why": "NOT_MEASURED"}
     builds = worths[name]

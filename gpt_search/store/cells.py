@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gpt_search.domain.budget import row_at
+from gpt_search.domain.digest import digest_of
 from gpt_search.domain.errors import InputError
 from gpt_search.domain.json_text import parse_json
 from gpt_search.domain.outcome import Outcome
@@ -39,6 +40,8 @@ _COLUMNS: dict[str, type] = {
     "recommended": np.int32,
     "timed": np.int8,
 }
+_CHECKED = ("format", "task", "strategy", "seed", "facts", "columns")
+"""The keys that the checksum is over."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +104,7 @@ class Cell:
 def cell_to_json(cell: Cell) -> dict[str, Any]:
     """A JSON form without NaN (null); `cell_from_json` gives back an equal cell, to the last bit."""
     columns = {name: _listed(getattr(cell, name)) for name in _COLUMNS}
-    return {
+    form = {
         "format": FORMAT,
         "task": cell.task,
         "strategy": cell.strategy,
@@ -109,6 +112,7 @@ def cell_to_json(cell: Cell) -> dict[str, Any]:
         "facts": dict(cell.facts),
         "columns": columns,
     }
+    return form | {"check": digest_of(form)}
 
 
 def cell_from_json(form: Mapping[str, Any]) -> Cell:
@@ -116,6 +120,8 @@ def cell_from_json(form: Mapping[str, Any]) -> Cell:
     try:
         if form["format"] != FORMAT:
             raise InputError(f"a cell has the format {form['format']!r}; this version reads {FORMAT!r}")
+        if form["check"] != digest_of({name: form[name] for name in _CHECKED}):
+            raise InputError("its checksum does not fit, so it was changed")
         columns: dict[str, Any] = {name: np.asarray(form["columns"][name], kind) for name, kind in _COLUMNS.items()}
         return Cell(str(form["task"]), str(form["strategy"]), int(form["seed"]), facts=dict(form["facts"]), **columns)
     except InputError:

@@ -71,6 +71,22 @@ def _undo(fd: int, start: int, written: int) -> None:
         os.ftruncate(fd, start)
 
 
+def replace_file(path: Path, data: bytes) -> None:
+    """Writes a file whole or not at all: where that fails, what was there before is still there. Raises OSError."""
+    if path.exists() and not path.is_file():  # a device or a pipe, as /dev/stdout: nothing to keep
+        path.write_bytes(data)
+        return
+    partial = path.with_name(f".{path.name[:200]}.{os.getpid()}")
+    try:
+        with partial.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path.resolve())  # of a link, what it points to
+    finally:
+        partial.unlink(missing_ok=True)
+
+
 def write_new_file(path: Path, data: bytes) -> None:
     """Writes a file that must not exist, whole or not at all. Raises StorageError."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")

@@ -12,7 +12,9 @@ from result_tables import simulated, table
 from gpt_search.analysis.comparisons import paired_comparisons
 from gpt_search.analysis.ranks import friedman
 from gpt_search.analysis.regret import regret_table
+from gpt_search.analysis.summary import summarise_comparison
 from gpt_search.analysis.verdicts import findings, none_recommended, p_text, power_sentences, rank_sentence
+from gpt_search.domain.errors import InputError
 
 
 def sentence(frame: pd.DataFrame, control: str = "c", **options: object) -> str:
@@ -129,3 +131,24 @@ def test_studies_without_a_recommendation() -> None:
 def test_the_axis_is_named(axis: str) -> None:
     rows = paired_comparisons(table({("t", "a"): BETTER, ("t", "c"): CONTROL}), "c")
     assert f"at 100 {axis}" in findings(rows, axis)[0].sentence
+
+
+def test_what_failed_altogether_counts_against_every_claim() -> None:
+    """Six pairs give p = 0.031: enough for one comparison, not for one of two that were declared."""
+    frame = table({("t", "a"): [-0.5] * 6, ("t", "c"): [-0.4] * 6})
+    assert "a beats c" in " ".join(summarise_comparison(frame, "c").sentences)
+    for declared in ({"strategies": ("a", "b", "c")}, {"tasks": ("t", "u")}):
+        summary = summarise_comparison(frame, "c", **declared)  # type: ignore[arg-type]
+        text = " ".join(summary.sentences)
+        assert "a beats c" not in text and "a is not distinguishable from c" in text
+        assert len(summary.tables["comparisons"]) == 2 and (summary.tables["comparisons"]["outcome"] == "no data").any()
+    text = " ".join(summarise_comparison(frame, "c", strategies=("a", "b", "c")).sentences)
+    assert "b has no finished study" in text and "b cannot be compared with c" in text
+
+
+def test_a_control_without_a_study_is_named() -> None:
+    frame = table({("t", "a"): BETTER, ("t", "b"): CONTROL})
+    summary = summarise_comparison(frame, "c", strategies=("a", "b", "c"))
+    assert summary.sentences[0] == "The control c has no finished study, so no strategy was tested against it."
+    with pytest.raises(InputError, match="'c'"):
+        summarise_comparison(frame, "c")

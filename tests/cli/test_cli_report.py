@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
+import errno
 import io
 import json
 import re
@@ -14,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from gpt_search.analysis import importance_set
-from gpt_search.analysis.cells import Cell, cell_to_json
+from gpt_search.analysis.cells import Cell, cell_from_json, cell_to_json
 from gpt_search.backends.synthetic import synthetic_workload
 from gpt_search.cli.main import cli
 from gpt_search.domain.landscape import planted
@@ -249,9 +251,9 @@ def test_what_is_refused(
 def test_an_experiment_on_another_axis(tmp_path: Path) -> None:
     folder = experiment(tmp_path / "exp", 2, "exp")
     for path in (folder / "cells").iterdir():
-        cell = json.loads(path.read_text())
-        cell["facts"]["checkpoints"]["seconds"] = [4.0, 20.0]
-        path.write_text(json.dumps(cell))
+        cell = cell_from_json(json.loads(path.read_text()))
+        checkpoints = {"checkpoints": {"builds": [10], "seconds": [4.0, 20.0]}}
+        path.write_text(json.dumps(cell_to_json(dataclasses.replace(cell, facts={**cell.facts, **checkpoints}))))
     out = tmp_path / "page.html"
     run("report", folder, "--out", out, "--axis", "seconds")
     page = out.read_text()
@@ -264,3 +266,56 @@ def test_an_experiment_on_another_axis(tmp_path: Path) -> None:
         found = CliRunner().invoke(cli, [*map(str, arguments), "--out", str(tmp_path / "no.html")])
         assert found.exit_code == 2 and message in found.stderr
     assert not (tmp_path / "no.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"truth": [0.0', '"truth": [-0.3', "its checksum does not fit"),
+        ('"task": "task-1"', '"task": "task-7"', "its checksum does not fit"),
+        ('"recommended": [0, 1', '"recommended": [999, 1', "its checksum does not fit"),
+        ('"check": "', '"chekc": "', "is no cell of an experiment"),
+    ],
+)
+def test_a_changed_cell_is_named(old: str, new: str, message: str, tmp_path: Path) -> None:
+    folder = experiment(tmp_path / "exp", 2, "exp")
+    path = folder / "cells" / "1-0-0.json"
+    text = path.read_text()
+    assert text.count(old) == 1
+    path.write_text(text.replace(old, new))
+    found = CliRunner().invoke(cli, ["report", str(folder), "--out", str(tmp_path / "page.html")])
+    assert found.exit_code == 2 and message in found.stderr and "1-0-0.json" in found.stderr
+
+
+def test_a_cell_of_another_experiment_is_refused(tmp_path: Path) -> None:
+    folder, other = experiment(tmp_path / "exp", 2, "exp"), experiment(tmp_path / "other", 3, "other")
+    (folder / "cells" / "2-0-0.json").write_bytes((other / "cells" / "2-0-0.json").read_bytes())
+    found = CliRunner().invoke(cli, ["report", str(folder), "--out", str(tmp_path / "page.html")])
+    assert found.exit_code == 2 and "task-2" in found.stderr and "not declare" in found.stderr
+
+
+def test_an_experiments_own_folder_is_no_place_for_its_report(tmp_path: Path) -> None:
+    folder = experiment(tmp_path / "exp", 2, "exp")
+    found = CliRunner().invoke(cli, ["report", str(folder), "--out", str(folder)])
+    assert found.exit_code == 2 and "whose files it would replace" in found.stderr
+    assert {p.name for p in folder.iterdir()} == {"cells", "experiment.json"}
+
+
+@pytest.mark.parametrize("out", ["page.html", "folder"])
+def test_a_report_that_cannot_be_written_leaves_the_earlier_one(
+    out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = experiment(tmp_path / "exp", 2, "exp")
+    target = tmp_path / out
+    run("report", folder, "--out", target)
+    files = [target] if target.is_file() else sorted(target.iterdir())
+    before = {path: path.read_bytes() for path in files}
+
+    def full(fd: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    found = CliRunner().invoke(cli, ["report", str(folder), "--out", str(target)])
+    assert found.exit_code == 2 and "No space left on device" in found.stderr
+    assert {path: path.read_bytes() for path in files} == before
+    assert not list(tmp_path.rglob(".*"))
