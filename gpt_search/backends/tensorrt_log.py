@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import tensorrt as trt
 
 LOG_FOLDER_VARIABLE = "GPT_SEARCH_TENSORRT_LOGS"
-"""Environment variable: the folder that whole logs are written to, one file for each build."""
+"""Environment variable: the folder that logs are written to, one file for each build."""
 
 _KEPT_LINES = 50_000
 _SERIOUS = ("INTERNAL_ERROR", "ERROR", "WARNING")

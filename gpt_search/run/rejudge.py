@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gpt_search.accuracy.gate import Tolerances, check_outputs, judge, parse_tolerances, reference_misses
+from gpt_search.backends.base import Fingerprints
 from gpt_search.domain.errors import InputError
 from gpt_search.domain.evaluation import Evaluation
 from gpt_search.domain.outcome import Outcome, Phase
@@ -139,7 +140,8 @@ def rejudge(
         name = study_out or (f"{study}{tail}" if new == old else f"{study}-{new.metric}-{new.default:g}{tail}")
         defaults = dict(source.settings["database"]["defaults"])
         space = source.space
-    unknown = _unknown(rows, missing, {r.trial: str(space.route(r.codes).changes(defaults)) for r in rows})
+    texts = {r.trial: str(space.route(r.codes).changes(defaults)) for r in rows}
+    unknown = _unknown(rows, missing, texts, Fingerprints[settings["fingerprint"]])
     if name == study:
         raise InputError(f"--study-out {name!r} is the study itself; choose another name")
     with StudyStore.create_or_resume(storage, name, settings, space) as target:
@@ -249,14 +251,17 @@ def _judged_row(row: Row, new: Tolerances) -> tuple[Row, Missing | None]:
     return row._replace(evaluation=judged), None
 
 
-def _unknown(rows: Sequence[Row], missing: Mapping[int, Missing], changes: Mapping[int, str]) -> tuple[Unknown, ...]:
+def _unknown(
+    rows: Sequence[Row], missing: Mapping[int, Missing], changes: Mapping[int, str], kind: Fingerprints
+) -> tuple[Unknown, ...]:
+    """The routes to build; those of one engine need one build, where equal fingerprints prove that it is one."""
     engines: dict[str, int] = {}
     found = []
     for row in sorted(rows, key=lambda r: r.trial):
         if row.trial not in missing:
             continue
         same_as = None
-        if row.evaluation.fingerprint is not None:
+        if row.evaluation.fingerprint is not None and kind.equal_is_same:
             first = engines.setdefault(row.evaluation.fingerprint, row.trial)
             same_as = None if first == row.trial else first
         found.append(Unknown(row.trial, changes[row.trial], missing[row.trial], same_as))

@@ -11,6 +11,7 @@ the entry points that they link to; here those return null, which is enough to b
 from __future__ import annotations
 
 import ast
+import importlib.util
 import os
 import re
 import shutil
@@ -264,6 +265,38 @@ def checked(api: Api, rtx: bool) -> Report:
     )
 
 
+def overrides(text: str) -> set[tuple[str, str]]:
+    """(class of the library, method) for what our classes derived from its interfaces define: it calls them by name."""
+    found = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ClassDef):
+            bases = [b.attr for b in node.bases if isinstance(b, ast.Attribute) and re.fullmatch("I[A-Z].*", b.attr)]
+            methods = [n.name for n in node.body if isinstance(n, ast.FunctionDef) and not n.name.startswith("_")]
+            found |= {(base, method) for base in bases for method in methods}
+    return found
+
+
+def check_overrides(bindings: str, rtx: bool) -> None:
+    """A misspelt callback is no error anywhere else: the library would call the default of its own instead.
+
+    pybind11 describes an interface's methods or leaves them out (IOutputAllocator's); it looks callbacks up by
+    names that are in the extension module.
+    """
+    origin = importlib.util.find_spec(bindings)
+    assert origin is not None and origin.origin is not None
+    (extension,) = Path(origin.origin).parent.glob("tensorrt*.so")
+    words = extension.read_bytes()
+
+    def unknown(found: set[tuple[str, str]]) -> list[str]:
+        return [f"{base}.{method}" for base, method in sorted(found) if f"\0{method}\0".encode() not in words]
+
+    wrong = "class A(trt.IProgressMonitor):\n    def phase_finished(self): ...\n    def phase_start(self): ...\n"
+    assert unknown(overrides(wrong)) == ["IProgressMonitor.phase_finished"]
+    ours = set[tuple[str, str]]().union(*(overrides(p.read_text(encoding="utf-8")) for p in sources(rtx)))
+    assert ours >= {("IOutputAllocator", "notify_shape"), ("IProgressMonitor", "phase_finish"), ("ILogger", "log")}
+    assert unknown(ours) == []
+
+
 def check_words(api: Api, library: str) -> None:
     """The words that options take are looked up in the library's enumerations when they are used, not before."""
     text = (api.folder / "tensorrt" / "__init__.pyi").read_text()
@@ -283,6 +316,7 @@ def test_every_name_exists_in_tensorrt_11_4(full: Api) -> None:
     assert report.unknown == []
     # Not a list to be kept: that the check sees what the backend certainly uses.
     check_words(full, FULL)
+    check_overrides("tensorrt_bindings", rtx=False)
     assert report.used >= {"Builder", "IBuilderConfig.build_route", "OnnxParser.parse_from_file"}
     assert len(report.used) > 80, sorted(report.used)
 
@@ -292,4 +326,5 @@ def test_every_name_exists_in_tensorrt_rtx(rtx: Api) -> None:
     assert report.errors == []
     assert report.unknown == []
     check_words(rtx, RTX)
+    check_overrides("tensorrt_rtx_bindings", rtx=True)
     assert report.used >= {"IBuilderConfig.set_compute_capability", "CudaGraphStrategy"}

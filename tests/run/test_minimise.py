@@ -27,7 +27,7 @@ from gpt_search.domain.workload import Workload
 from gpt_search.execution.devices import RUNTIME_VARIABLE
 from gpt_search.execution.evaluator import EvaluatorSettings
 from gpt_search.measure.equivalence import detectable
-from gpt_search.measure.intervals import Verdict, ratio_interval
+from gpt_search.measure.intervals import Interval, Verdict, ratio_interval
 from gpt_search.measure.protocol import Protocol
 from gpt_search.measure.statistic import Statistic
 from gpt_search.measure.variance import variance_components
@@ -36,6 +36,7 @@ from gpt_search.run.confirm import confirm
 from gpt_search.run.export import export
 from gpt_search.run.minimise import Cap, Minimised, minimise, minimised
 from gpt_search.run.minimise_removal import Builder
+from gpt_search.run.minimise_report import _worth
 from gpt_search.run.noise import floor_key
 from gpt_search.run.show import show
 from gpt_search.run.tune import prepared_for, tune
@@ -525,3 +526,17 @@ def test_a_budget_that_cannot_hold_the_headline(monkeypatch: pytest.MonkeyPatch)
     plan = Planted(4, two_of_twelve, 0.002)
     with pytest.raises(InputError, match="--builds 3: to confirm what is left takes 7 builds; give it more"):
         plan.minimise(monkeypatch, 1, rebuilds=7, cap=Cap(builds=3))
+
+
+@pytest.mark.parametrize(
+    ("headline", "why"),
+    [
+        (Interval(1.02, 1.05, 1.08, 0.95, 7), "SLOWER_WITHOUT"),
+        (Interval(0.98, 1.0, 1.02, 0.95, 7), "NOT_SHOWN_REMOVABLE"),
+        (None, "NOT_MEASURED"),
+    ],
+)
+def test_a_single_change_is_worth_what_the_route_is(headline: Interval | None, why: str) -> None:
+    """Without it the route is the reference, so the headline says it; one that holds 1 shows nothing."""
+    found = _worth("a", ["a"], {}, headline)
+    assert found == {"worth": None if headline is None else headline.to_json(), "why": why}

@@ -7,25 +7,28 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from run_forks import fork_workers
 from run_studies import NAME, config, contents, copy_study, own_locks, quick_workers
 
 from gpt_search.accuracy.gate import Tolerances, judge
+from gpt_search.backends.base import Fingerprints
 from gpt_search.cli.main import cli
 from gpt_search.domain.budget import Budget
 from gpt_search.domain.errors import InputError
+from gpt_search.domain.evaluation import Evaluation
 from gpt_search.domain.outcome import Outcome, Phase
 from gpt_search.execution import launcher
 from gpt_search.execution.devices import RUNTIME_VARIABLE
 from gpt_search.measure.intervals import Verdict
 from gpt_search.run.confirm import confirm
 from gpt_search.run.export import export
-from gpt_search.run.rejudge import FACT, Missing, rejudge
+from gpt_search.run.rejudge import FACT, Missing, _unknown, rejudge
 from gpt_search.run.show import show
 from gpt_search.run.tune import resume, tune
-from gpt_search.store.study import Restored, StudyStore
+from gpt_search.store.study import Restored, Row, StudyStore
 
 __all__ = ["own_locks", "quick_workers"]  # fixtures
 
@@ -262,3 +265,12 @@ def test_what_cannot_be_rejudged(study: str, tmp_path: Path, nothing_is_built: N
         rejudge(NAME, study, ["0.03"], study_out="new")
     with StudyStore.read(study, "new") as store:
         assert store.settings["tolerance"] == {"metric": "lInf", "default": 0.02, "by_output": {}}
+
+
+@pytest.mark.parametrize(("kind", "builds"), [("EXACT", 1), ("MAY_SPLIT", 1), ("MAY_MERGE", 2), ("MAY_BOTH", 2)])
+def test_one_build_for_two_routes_only_where_their_engine_is_proven_to_be_one(kind: str, builds: int) -> None:
+    alike = Evaluation(Outcome.OK, Phase.BUILD, fingerprint="same")
+    rows = [Row(t, np.array([t], np.int16), Phase.TIME, alike, 0.0) for t in (1, 2)]
+    missing = dict.fromkeys((1, 2), Missing.LOSSES)
+    found = _unknown(rows, missing, {1: "a", 2: "b"}, Fingerprints[kind])
+    assert sum(u.same_as is None for u in found) == builds
