@@ -95,6 +95,22 @@ def _result(summary: Mapping[str, Any]) -> list[Block]:
     return blocks
 
 
+def _engines(identity: Mapping[str, Any]) -> str:
+    """Engines against routes, and how often the fingerprints that tell engines apart were found to err."""
+    if identity["fingerprints"] == "NONE":
+        return f"{identity['routes']} routes tried, {identity['timed']} timed; the backend does not tell engines apart"
+    text = (
+        f"{identity['engines']} distinct for {identity['routes']} routes tried and the reference; {identity['timed']} "
+        f"timed, {identity['merged']} took over the samples of an equal engine"
+    )
+    checked, rebuilt = identity["checked"], identity["rebuilt"]
+    if checked["tried"]:
+        text += f"; {checked['tried']} of those timed all the same, {checked['events']} differ"
+    if rebuilt["tried"]:
+        text += f"; {rebuilt['events']} of {rebuilt['tried']} pairs of builds of one route have different fingerprints"
+    return text
+
+
 def _tuned(facts: StudyFacts) -> list[Block]:
     summary = facts.summary
     outcomes = ", ".join(f"{n} {name.lower().replace('_', ' ')}" for name, n in summary["outcomes"].items())
@@ -105,7 +121,7 @@ def _tuned(facts: StudyFacts) -> list[Block]:
         ("strategy", f"{summary['strategy']}, seed {summary['seed']}"),
         ("trials", f"{summary['trials']} ({outcomes or 'none finished'})"),
         ("time", f"{summary['seconds']:.4g} s" + (f"; {summary['end']}" if summary["end"] else "")),
-        ("engines", f"{summary['engines']} distinct"),
+        ("engines", _engines(summary["identity"])),
     ]
     if summary["reference_ms"] is not None:
         rows.append(("reference", f"{summary['reference_ms']:.4g} ms ({summary['timing']['statistic']})"))

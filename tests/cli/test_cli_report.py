@@ -13,10 +13,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from browser_pages import seen_by_browser
 from click.testing import CliRunner
 
 from gpt_search.analysis import importance_set
 from gpt_search.analysis.cells import Cell, cell_from_json, cell_to_json
+from gpt_search.analysis.report_study import _engines
 from gpt_search.backends.synthetic import synthetic_workload
 from gpt_search.cli.main import cli
 from gpt_search.domain.landscape import planted
@@ -112,6 +114,7 @@ def test_a_study_becomes_one_page_with_everything(storage: str, tmp_path: Path) 
     assert figures >= {"best", "importance_sparse", "interactions", "accuracy", "drift", "cost", "timeline"}
     assert page.count("<svg") == len(figures)
     assert "Not confirmed" in page and "synthetic" in page
+    assert re.search(r"\d+ distinct for \d+ routes tried and the reference; \d+ timed, \d+ took over", page)
     again = tmp_path / "again.html"
     run("report", NAME, "--storage", storage, "--out", again)
     assert again.read_text() == page
@@ -126,6 +129,26 @@ def test_a_study_becomes_markdown_and_csv(storage: str, tmp_path: Path) -> None:
         assert (out / name).is_file(), name
     rows = list(csv.DictReader((out / "trials.csv").open()))
     assert len(rows) == 46 and rows[0]["outcome"] == "OK" and float(rows[0]["speedup"]) == 1.0
+
+
+@pytest.mark.parametrize("kind", ["study", "experiment", "table"])
+def test_real_reports_work_in_a_browser(kind: str, storage: str, tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+    if kind == "study":
+        run("report", NAME, "--storage", storage, "--out", out)
+    elif kind == "experiment":
+        run("report", experiment(tmp_path / "exp", 13, NAME), "--out", out)
+    else:
+        planted_table(tmp_path / "a<b>.jsonl", planted("dense", 0, 7))
+        run("report", tmp_path / "a<b>.jsonl", "--out", out)
+    page = out.read_text()
+    names = re.findall(r'<figure id="figure-(\w+)"', page)
+    assert len(names) >= {"study": 5, "experiment": 4, "table": 3}[kind]
+    seen = seen_by_browser(page, tmp_path)
+    assert seen["errors"] == [] and seen["requests"] == []
+    assert len(seen["figures"]) == len(names)
+    for name, figure in zip(names, seen["figures"], strict=True):
+        assert figure["width"] > 300 and figure["height"] > 80 and figure["marks"] > 10, name
 
 
 @pytest.mark.parametrize("tasks", [2, 13])
@@ -319,3 +342,13 @@ def test_a_report_that_cannot_be_written_leaves_the_earlier_one(
     assert found.exit_code == 2 and "No space left on device" in found.stderr
     assert {path: path.read_bytes() for path in files} == before
     assert not list(tmp_path.rglob(".*"))
+
+
+def test_engines_against_routes_in_a_report() -> None:
+    """Merges that were checked and builds that were repeated are told, with what they found."""
+    identity = {"fingerprints": "MAY_BOTH", "routes": 9, "engines": 4, "timed": 5, "merged": 4}
+    identity |= {"checked": {"events": 1, "tried": 2}, "rebuilt": {"events": 0, "tried": 3}}
+    text = _engines(identity)
+    assert text.startswith("4 distinct for 9 routes tried and the reference; 5 timed, 4 took over")
+    assert "2 of those timed all the same, 1 differ" in text and "0 of 3 pairs of builds" in text
+    assert _engines(identity | {"fingerprints": "NONE"}).endswith("the backend does not tell engines apart")
