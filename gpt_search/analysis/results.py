@@ -123,7 +123,7 @@ def write_results(results: Results, folder: str | Path) -> None:
         except OSError as error:
             raise InputError(f"cannot write {file}: {error.strerror or error}") from None
     if results.summary is not None:
-        results.summary.to_csv(out / "statistics", tasks_table(results))
+        results.summary.to_csv(out / "statistics", tables["tasks"])
 
 
 def plain_table(table: pd.DataFrame) -> pd.DataFrame:

@@ -7,13 +7,11 @@ next confirmation removes it. So is the folder, when nothing is left in it.
 
 from __future__ import annotations
 
-import contextlib
-import os
 from collections.abc import Iterable
 from hashlib import sha256
 from pathlib import Path
 
-from gpt_search.store.files import StorageError, reason, sync_directory
+from gpt_search.store.files import StorageError, reason, replace_file
 
 
 class EngineFiles:
@@ -32,18 +30,10 @@ class EngineFiles:
         path = self.folder / name
         if path.exists():
             return name
-        partial = self.folder / f".{name}.{os.getpid()}"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            with partial.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            partial.rename(path)
-            sync_directory(self.folder)
+            replace_file(path, data)
         except OSError as error:
-            with contextlib.suppress(OSError):
-                partial.unlink(missing_ok=True)
             raise StorageError(
                 f"cannot keep an engine of {len(data)} bytes in {self.folder}: {reason(error)}"
             ) from None

@@ -19,7 +19,7 @@ from gpt_search.domain.digest import digest_of
 from gpt_search.domain.errors import InputError, listing
 from gpt_search.domain.json_text import parse_json
 from gpt_search.store.cells import file_name
-from gpt_search.store.files import StorageError, lock_holder, reason, write_new_file
+from gpt_search.store.files import StorageError, lock_holder, reason, replace_file, write_new_file
 
 FORMAT = "gpt_search experiment 1"
 _SHOWN = 8
@@ -103,21 +103,28 @@ def _settle(folder: ExperimentFolder, facts: Mapping[str, Any], about: Mapping[s
     file = folder.path / "experiment.json"
     if file.exists():
         _compare(folder.path, facts)
-    elif any(folder.path.iterdir()):
+    elif not all(_left_over(path) for path in folder.path.iterdir()):
         raise InputError(f"{folder.path} holds other files, and is no experiment's folder; give an empty or a new one")
     try:
         for made in (folder.cells, folder.failed):
             made.mkdir(exist_ok=True)
             for partial in made.glob(".*"):  # what a killed process left
                 partial.unlink(missing_ok=True)
+        for partial in folder.path.glob(f".{file.name}.*"):
+            partial.unlink(missing_ok=True)
         for old in folder.failed.glob("*.json"):
             old.unlink()
         form = {"format": FORMAT, "digest": digest_of(dict(facts)), **about, "facts": dict(facts)}
-        partial = folder.path / ".experiment.json"
-        partial.write_text(json.dumps(form, indent=1) + "\n", encoding="utf-8")
-        partial.replace(file)
+        replace_file(file, f"{json.dumps(form, indent=1)}\n".encode())
     except OSError as error:
         raise StorageError(f"cannot write into {folder.path}: {reason(error)}") from None
+
+
+def _left_over(path: Path) -> bool:
+    """What a process leaves that is killed before it has written experiment.json."""
+    if path.name in ("cells", "failed"):
+        return path.is_dir() and not any(path.iterdir())
+    return path.name.startswith(".experiment.json.")
 
 
 def _compare(path: Path, facts: Mapping[str, Any]) -> None:

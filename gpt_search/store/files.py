@@ -76,13 +76,15 @@ def replace_file(path: Path, data: bytes) -> None:
     if path.exists() and not path.is_file():  # a device or a pipe, as /dev/stdout: nothing to keep
         path.write_bytes(data)
         return
+    path = path.resolve()  # of a link, what it points to
     partial = path.with_name(f".{path.name[:200]}.{os.getpid()}")
     try:
         with partial.open("wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        partial.replace(path.resolve())  # of a link, what it points to
+        partial.replace(path)
+        sync_directory(path.parent)
     finally:
         partial.unlink(missing_ok=True)
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from gpt_search.domain.digest import digest_of
 from gpt_search.domain.json_text import parse_json
-from gpt_search.store.files import StorageError, reason, sync_directory
+from gpt_search.store.files import StorageError, reason, replace_file
 from gpt_search.store.location import Location
 
 _FORMAT = 1
@@ -28,18 +27,9 @@ def save_floor(location: Location, key: Mapping[str, str], data: Mapping[str, An
     """
     path = floor_path(location, key)
     text = json.dumps({"format": _FORMAT, "key": dict(key), "floor": dict(data)}, allow_nan=False)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with partial.open("w", encoding="utf-8") as file:
-                file.write(text + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(path)
-            sync_directory(path.parent)
-        finally:
-            partial.unlink(missing_ok=True)
+        replace_file(path, f"{text}\n".encode())
     except OSError as error:
         raise StorageError(f"cannot write the noise floor {path}: {reason(error)}") from None
     return path

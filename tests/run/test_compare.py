@@ -165,6 +165,15 @@ def test_a_wall_clock_cap_leaves_whole_repeats(tmp_path: Path) -> None:
     assert (done.ran, done.left) == (0, 8)
 
 
+def test_a_folder_of_a_process_that_was_killed_at_once_is_used(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    (out / "cells").mkdir(parents=True)
+    (out / "failed").mkdir()
+    (out / ".experiment.json.123").write_text("{")
+    assert compare(load_experiment(write(tmp_path)), out, jobs=1).ran == 8
+    assert not list(out.glob(".*"))
+
+
 def test_other_folders_are_left_alone(tmp_path: Path) -> None:
     experiment = load_experiment(write(tmp_path))
     with pytest.raises(InputError, match="holds other files"):
